@@ -28,13 +28,12 @@ from gradviz.cli.running import (
     watched_run,
 )
 from gradviz.diagnose import Report
-from gradviz.diagnose.machine import as_json, as_sarif
 from gradviz.diagnose.rank_reports import check_ranks
 from gradviz.diagnose.rule_page import page_of
 from gradviz.diagnose.rules import RULES
 from gradviz.diagnose.run_rules import rule_called
 from gradviz.diagnose.settings_file import settings_at
-from gradviz.diagnose.text import page_text, report_text
+from gradviz.diagnose.text import as_json, as_sarif, page_text, report_text
 from gradviz.diagnose.trial import Rerun, Tried, tried_as_json, tried_text, try_cure
 from gradviz.query.query import Query
 from gradviz.query.ranks import ranked_traces

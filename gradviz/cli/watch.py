@@ -20,7 +20,7 @@ from gradviz.cli.findings import hint
 from gradviz.diagnose import check
 from gradviz.diagnose.finding import SEVERITIES, Finding
 from gradviz.diagnose.rule_settings import Settings
-from gradviz.diagnose.while_running import Sure
+from gradviz.diagnose.run_rules import Sure
 from gradviz.errors import GradvizError
 from gradviz.sources.stopping import STATUS, Stopper
 from gradviz.system.descriptors import write

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from gradviz.compare.difference import REPLAYS, UNITS, Rounding, apart, coarsest
 from gradviz.events.kinds import Kind
-from gradviz.query.equal_elements import largest_change, same_bits
+from gradviz.query.copies import largest_change, same_bits
 from gradviz.query.query import Query
 from gradviz.replay.changed_pass_text import check_text, table
 from gradviz.replay.outcome import Check, Edits, Outcome, Runner, checked

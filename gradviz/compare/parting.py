@@ -34,7 +34,7 @@ from gradviz.events.field_types import Group as ParameterGroup
 from gradviz.events.kinds import Kind
 from gradviz.query.at_points import redefined, version_of
 from gradviz.query.curves import norm_of
-from gradviz.query.optimizer_settings import settings_of
+from gradviz.query.optimizer_steps import settings_of
 from gradviz.query.query import Query
 from gradviz.query.run_items import Shared, Stretch, Timeline
 from gradviz.sets import contained

@@ -119,6 +119,10 @@ class Case:
             return [f"{clean(path)} ({len(leaves):,} parameters)"]
         return [self.words.called(leaf) for leaf in leaves]
 
+    def model_of(self, leaf: int) -> str:
+        """The variable that holds the module of a parameter; empty for any other tensor."""
+        return self.trace.parameters.get(leaf, "").partition(".")[0]
+
     def at(self, event: int) -> str:
         """The line of an event: `line 12`; empty if it is unknown."""
         site = self.place(event)

@@ -16,7 +16,7 @@ from gradviz.events.values import NONFINITE, Stat
 from gradviz.query.changes import writes_by_any_name
 from gradviz.query.collective_calls import all_reduced
 from gradviz.query.flow import is_square, reach
-from gradviz.query.loss_scale import loss_scale
+from gradviz.query.loss_factors import loss_scale
 from gradviz.query.ops import FLAT_AT_ZERO, LOGARITHMS, RESHAPING, UNFILLED
 from gradviz.query.statements import function_of
 from gradviz.query.tensors import State

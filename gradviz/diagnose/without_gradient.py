@@ -3,6 +3,7 @@ require grad."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -102,7 +103,7 @@ def _candidates(case: Case) -> dict[int, str]:
     held = {tensor for tensor, holders in case.training.holders.items() if holders & stepping}
     asked = set(distinct(trace.table(Kind.PASS_BEGAN).lists("inputs").values).tolist()) - held
     learning = case.training.trained or came
-    families = {_family(case, tensor) for tensor in learning} - {""}
+    families = {case.model_of(tensor) for tensor in learning} - {""}
     nothing_learns = len(case.training.stepped) > 0 and not families and not case.training.trained
     left_out = asked | _still_waiting(case, came)
     found = {}
@@ -142,7 +143,7 @@ def _severity(case: Case, tensor: int, made: TensorMade, families: set[str]) -> 
     if is_parameter and case.training.holders:
         return WARNING if tensor in case.training.holders else NOTE
     if is_parameter:
-        return WARNING if _family(case, tensor) in families else NOTE
+        return WARNING if case.model_of(tensor) in families else NOTE
     if made.how == EARLIER and not case.downstream.readers(tensor):
         return ""  # a library made it where nothing was recorded, and shows it nowhere else
     if case.query.places.line(made.site) in case.of(_lines_of_states):
@@ -158,11 +159,6 @@ def _lines_of_states(case: Case) -> set[tuple[str, int]]:
     for site, count in distinct_pairs(made.sites, passes_before).tolist():
         found.setdefault(case.query.places.line(site), set()).add(count)
     return {line for line, counts in found.items() if line[0] and len(counts) > 1}
-
-
-def _family(case: Case, tensor: int) -> str:
-    """The variable that holds the module of a parameter; empty for any other tensor."""
-    return case.trace.parameters.get(tensor, "").partition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,3 +280,63 @@ def _frozen(case: Case, leaves: list[int]) -> tuple[int, ...]:
     of_leaves = contained(changed["tensor"], leaves)
     events = zip(changed.events[of_leaves].tolist(), changed["tensor"][of_leaves].tolist(), strict=True)
     return tuple(e for e, t in events if not case.query.tensors.requires_grad(t, e))
+
+
+_NUMBER = re.compile(r"\d+")
+
+
+def has_used_twin(case: Case, leaf: int) -> bool:
+    """Whether a leaf got a gradient whose form is the same and whose name differs only in its numbers."""
+    name = case.trace.parameters.get(leaf, "")
+    if not _NUMBER.search(name):
+        return False
+    got, form = case.of(_learning), _form(case, leaf)
+    return any(
+        _NUMBER.sub("#", other) == _NUMBER.sub("#", name) and _form(case, number) == form
+        for other, number in got.items()
+    )
+
+
+def learns_in_other_blocks(case: Case, leaf: int) -> bool:
+    """Whether a leaf is in a numbered block with other parts that get gradients, and the same part of another block
+    gets a gradient. In the last block of a chain, nothing uses the output for a next block."""
+    parts = case.trace.parameters.get(leaf, "").split(".")
+    got = case.of(_learning)
+    for place, part in enumerate(parts):
+        block, rest = ".".join(parts[:place]), ".".join(parts[place + 1 :])
+        same_part = re.compile(rf"{re.escape(block)}\.\d+\.{re.escape(rest)}")
+        if (
+            part.isdigit()
+            and any(other.startswith(f"{block}.{part}.") for other in got)
+            and any(same_part.fullmatch(other) for other in got)
+        ):
+            return True
+    return False
+
+
+def learns_in_another_model(case: Case, leaf: int) -> bool:
+    """Whether the same parameter of another model gets a gradient: its path in the model is the same, and the same line
+    made it. The class has the parameter for what that model is used for."""
+    name, made = case.trace.parameters.get(leaf, ""), case.query.tensors.made(leaf)
+    if "." not in name or made is None:
+        return False
+    path, line = name.partition(".")[2], case.query.places.line(made.site)
+    got = set(case.trace.table(Kind.ACCUMULATED)["tensor"].tolist())
+    return any(
+        other.partition(".")[2] == path
+        and number in got
+        and (twin := case.query.tensors.made(number)) is not None
+        and case.query.places.line(twin.site) == line
+        for number, other in case.trace.parameters.items()
+    )
+
+
+def _learning(case: Case) -> dict[str, int]:
+    """The parameters that got a gradient, by name."""
+    got = set(case.trace.table(Kind.ACCUMULATED)["tensor"].tolist())
+    return {name: number for number, name in case.trace.parameters.items() if number in got}
+
+
+def _form(case: Case, tensor: int) -> object:
+    states = case.trace.states
+    return states.form(states.first(tensor))

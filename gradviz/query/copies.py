@@ -1,6 +1,6 @@
 """Tensors that were made from the numbers of another tensor (`torch.tensor(loss.item())`, `from_numpy(h.numpy())`),
-and tensors that were copied as a whole. No op connects a tensor with the numbers that it was made from; equal values
-do."""
+tensors that were copied as a whole, and whether two arrays have the same elements. No op connects a tensor with the
+numbers that it was made from; equal values do."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from gradviz.query.query import Query
 from gradviz.query.source_trees import appended_before, assigned_before, method_calls, statement_at
 from gradviz.tracefile import Site
 
+LOADED = "filled"  # how PyTorch's recorder calls the making of a tensor that `torch.load` filled
 _BEFORE = 4096  # the states before the copy that are compared
 
 
@@ -226,3 +227,27 @@ def _is_of_arrays(function: ast.expr) -> bool:
         and isinstance(function.value, ast.Name)
         and function.value.id in _ARRAYS
     )
+
+
+def same_elements(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether two arrays have the same shape and elements; a NaN is equal to a NaN."""
+    return bool(np.array_equal(one, other, equal_nan=one.dtype.kind in "fc"))
+
+
+def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether two arrays have the same dtype and elements; a NaN is equal to a NaN."""
+    return one.dtype == other.dtype and same_elements(one, other)
+
+
+def largest_change(one: np.ndarray, other: np.ndarray) -> float:
+    """The largest difference between elements of two arrays of one shape; infinite if only one of the elements is
+    finite."""
+    if not one.size:
+        return 0.0
+    wide = np.complex128 if "c" in (one.dtype.kind, other.dtype.kind) else np.float64
+    left, right = one.astype(wide), other.astype(wide)
+    with np.errstate(all="ignore"):
+        apart = np.abs(left - right)
+    same = (left == right) | (np.isnan(left) & np.isnan(right))
+    apart = np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart))
+    return float(apart.max())

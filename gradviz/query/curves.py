@@ -13,7 +13,7 @@ import numpy as np
 
 from gradviz.events.kinds import Kind
 from gradviz.events.values import COUNTS, LAST, Stat, counts_between
-from gradviz.query.optimizer_settings import number_of, settings_of
+from gradviz.query.optimizer_steps import number_of, settings_of
 from gradviz.query.query import Query
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import Snapshot, Trace

@@ -20,7 +20,7 @@ from gradviz.query.curves import (
     reasons,
     relative_changes,
 )
-from gradviz.query.optimizer_settings import number_of, settings_of
+from gradviz.query.optimizer_steps import number_of, settings_of
 from gradviz.query.overview import called_modules
 from gradviz.query.query import Query
 

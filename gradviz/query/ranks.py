@@ -8,7 +8,7 @@ from math import isfinite
 import numpy as np
 
 from gradviz.events.kinds import Kind
-from gradviz.query.equal_elements import same_elements
+from gradviz.query.copies import same_elements
 from gradviz.tracefile import Snapshot, Trace
 
 _CLOSE = 1e-3  # relative

@@ -23,7 +23,7 @@ from gradviz.query.collective_calls import (
 )
 from gradviz.query.flow import Ways, op_of
 from gradviz.query.ops import COPYING, DROPOUTS, RUNNING
-from gradviz.query.optimizer_settings import settings_of
+from gradviz.query.optimizer_steps import settings_of
 from gradviz.query.query import Query
 from gradviz.query.ranks import are_apart, are_same
 from gradviz.query.training import Training

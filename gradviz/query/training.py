@@ -12,7 +12,7 @@ from gradviz.events.kinds import COMPILED, WHOLE, Kind
 from gradviz.query.copies import has_numbers_of_gradient
 from gradviz.query.flow import reach, sources
 from gradviz.query.ops import ZEROS
-from gradviz.query.optimizer_settings import number_of, settings_of
+from gradviz.query.optimizer_steps import number_of, settings_of
 from gradviz.query.query import Query
 from gradviz.query.writes import Writes
 from gradviz.sets import contained, distinct, distinct_pairs

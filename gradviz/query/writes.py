@@ -13,8 +13,7 @@ import numpy as np
 
 from gradviz.events.field_types import Saved
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, UNWATCHED, Kind, NodeMade, OpRan
-from gradviz.query.copies import original
-from gradviz.query.equal_elements import same_elements
+from gradviz.query.copies import original, same_elements
 from gradviz.query.flow import reach
 from gradviz.query.ops import COPYING
 from gradviz.query.query import Query

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from gradviz.graph.model import GRAD, LEAF, TENSOR, Graph, Node
-from gradviz.query.equal_elements import same_bits
+from gradviz.query.copies import same_bits
 from gradviz.query.query import Query
 from gradviz.replay.changed_pass import edits_of, held_of
 from gradviz.replay.outcome import Edits, Outcome, Runner, gradients_of, graph_of, is_exact

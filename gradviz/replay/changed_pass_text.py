@@ -13,7 +13,7 @@ from rich.text import Text
 from gradviz.events.kinds import CallMade
 from gradviz.events.values import stats_of
 from gradviz.query.at_points import version_of
-from gradviz.query.equal_elements import largest_change, same_bits
+from gradviz.query.copies import largest_change, same_bits
 from gradviz.replay.changed_pass import BadOrigin, Changed, WhatIf
 from gradviz.replay.outcome import Check
 from gradviz.replay.samples import MOST, Samples, Term

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradviz.events.kinds import CallMade, Kind, NodeMade, OpRan, Produced, TensorMade
-from gradviz.query.call_context import is_without_grad
-from gradviz.query.equal_elements import same_bits
+from gradviz.query.copies import same_bits
 from gradviz.query.flow import GradMode, grad_mode_at
 from gradviz.query.numbers_read import NumbersRead
 from gradviz.query.ops import CLAMPING
 from gradviz.query.query import Query
-from gradviz.query.replayable_functions import DETACHING
+from gradviz.query.replayable_functions import DETACHING, is_without_grad
 from gradviz.replay.outcome import Edits, Outcome, Runner, is_exact
 from gradviz.replay.plan import CARRIED, CUT, LEAF, Call, Input, Plan, ReplayError, plan_of
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from gradviz.events.kinds import Kind, Produced, Received
 from gradviz.events.values import stats_of
-from gradviz.query.equal_elements import largest_change, same_bits
+from gradviz.query.copies import largest_change, same_bits
 from gradviz.query.gradients_of_pass import has_hooks, recorded_gradients
 from gradviz.query.query import Query
 from gradviz.replay.plan import Call, Plan, ReplayError, plan_of

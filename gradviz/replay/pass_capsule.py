@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 
 from gradviz.events.kinds import CallMade, Kind
-from gradviz.query.call_context import AUTOCASTING, settings_of
+from gradviz.query.optimizer_steps import event_after_step
 from gradviz.query.query import Query
-from gradviz.query.replayable_functions import DIFFERENTIATES, NAMES
-from gradviz.query.step_after_pass import event_after_step
+from gradviz.query.replayable_functions import AUTOCASTING, DIFFERENTIATES, NAMES, settings_of
 from gradviz.replay.plan import Call, Input, Plan, ReplayError, argument_of
 from gradviz.replay.scaled_step import step_behind
 from gradviz.tracefile.capsule_file import write_capsule

@@ -16,9 +16,8 @@ from gradviz.errors import GradvizError
 from gradviz.events.field_types import Root
 from gradviz.events.kinds import CallMade, Kind, PassBegan, ValueKept
 from gradviz.events.values import GRADIENT, INPUTS
-from gradviz.query.call_context import is_without_grad
 from gradviz.query.query import Query
-from gradviz.query.replayable_functions import DETACHING, base_name
+from gradviz.query.replayable_functions import DETACHING, base_name, is_without_grad
 from gradviz.tracefile import Snapshot
 from gradviz.tracefile.sound import nested
 from gradviz.words.escape import clean

@@ -10,9 +10,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradviz.events.kinds import Stepped
-from gradviz.query.optimizer_settings import number_of, settings_of
+from gradviz.query.optimizer_steps import (
+    event_after_step,
+    is_next_pass_recorded,
+    number_of,
+    settings_of,
+    steps_after,
+    value_at,
+)
 from gradviz.query.query import Query
-from gradviz.query.step_after_pass import event_after_step, is_next_pass_recorded, steps_after, value_at
 from gradviz.replay.outcome import Check, Edits, Runner, checked
 from gradviz.replay.plan import LEAF, Input, Plan, ReplayError, plan_of
 from gradviz.words.escape import clean

@@ -29,7 +29,7 @@ from gradviz.events.kinds import (
 )
 from gradviz.query.curves import Trend
 from gradviz.query.failures import is_refusal
-from gradviz.query.update_step import update_step
+from gradviz.query.optimizer_steps import update_step
 from gradviz.query.writes import needing
 from gradviz.words.chain import addition, contributes, downstream, local, so_far, summed, whole_op
 from gradviz.words.escape import clean

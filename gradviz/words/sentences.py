@@ -53,7 +53,7 @@ from gradviz.query.chain_step import ChainStep, chain_step
 from gradviz.query.failures import is_refusal, refused_root
 from gradviz.query.flow import Reason, why_no_node
 from gradviz.query.ops import written
-from gradviz.query.optimizer_settings import rates_of, settings_of
+from gradviz.query.optimizer_steps import rates_of, settings_of
 from gradviz.words.chain import product
 from gradviz.words.escape import clean
 from gradviz.words.forward_mode import in_numbers

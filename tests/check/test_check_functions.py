@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gradviz.diagnose import check
-from gradviz.diagnose.while_running import Sure
+from gradviz.diagnose.run_rules import Sure
 from gradviz.events.kinds import FunctionCompared
 from gradviz.query.query import Query
 from gradviz.sources.script import Target, run

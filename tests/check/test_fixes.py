@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gradviz.diagnose.machine import as_sarif
+from gradviz.diagnose.text import as_sarif
 from tests.zoo_programs import ALL, checked
 
 PACKAGE = Path(__file__).parents[2] / "gradviz"

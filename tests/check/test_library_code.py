@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gradviz.diagnose.case import Case
-from gradviz.diagnose.gains import gains
+from gradviz.diagnose.norms import gains
 from gradviz.tracefile import open_trace
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

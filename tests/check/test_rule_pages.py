@@ -9,10 +9,10 @@ import pytest
 
 from gradviz.diagnose import RULES, Report
 from gradviz.diagnose.between_ranks import RANK_RULES
-from gradviz.diagnose.machine import as_sarif
 from gradviz.diagnose.rank_rule import RankRule
 from gradviz.diagnose.rule import Rule
 from gradviz.diagnose.rule_page import page_of
+from gradviz.diagnose.text import as_sarif
 from tests.check.rule_pages import FOLDER, pages, zoo_program
 
 

@@ -9,7 +9,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from gradviz.diagnose import RULES, Finding, Report
-from gradviz.diagnose.while_running import AT_ONCE, Sure
+from gradviz.diagnose.run_rules import AT_ONCE, Sure
 
 Command = Callable[..., CompletedProcess[str]]
 

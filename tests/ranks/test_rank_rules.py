@@ -26,8 +26,8 @@ from gradviz.graph.build import build  # noqa: E402
 from gradviz.pictures.scene import scene_of  # noqa: E402
 from gradviz.query import Query  # noqa: E402
 from gradviz.query.ranks import ranked_traces  # noqa: E402
+from gradviz.query.reduced_gradients import norm_of  # noqa: E402
 from gradviz.query.replicas import optimizer_steps  # noqa: E402
-from gradviz.query.scaled_parts import norm_of  # noqa: E402
 from gradviz.sources.torch_replay import TorchRunner  # noqa: E402
 from gradviz.tracefile import open_trace  # noqa: E402
 from gradviz.tracefile.rank_files import traces_of  # noqa: E402

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import gradviz
 from gradviz.cli.check import is_trace
 from gradviz.cli.main import main
-from gradviz.diagnose.machine import as_sarif
+from gradviz.diagnose.text import as_sarif
 from gradviz.step.breakpoints import breakpoint_of
 from gradviz.system import paths
 from tests.system.elsewhere import LESSON, run_in

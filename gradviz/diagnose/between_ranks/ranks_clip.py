@@ -35,8 +35,8 @@ from math import sqrt
 from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.rank_rule import RankFound, RankRule, each_rank, named
 from gradviz.query.ranks import are_close
+from gradviz.query.reduced_gradients import ScaledPart, scaled_parts
 from gradviz.query.replicas import Replicas
-from gradviz.query.scaled_parts import ScaledPart, scaled_parts
 from gradviz.words.numbers import number
 
 _Scaled = dict[int, dict[str, ScaledPart]]  # by rank and parameter

@@ -41,8 +41,8 @@ from gradviz.query.changes import writes_by_any_name
 from gradviz.query.collective_calls import ALL_REDUCE, all_reduced
 from gradviz.query.query import Query
 from gradviz.query.ranks import are_close
+from gradviz.query.reduced_gradients import norm_of, one_factor
 from gradviz.query.replicas import Replicas
-from gradviz.query.scaled_parts import norm_of, one_factor
 from gradviz.tracefile import Snapshot
 from gradviz.words.numbers import number
 

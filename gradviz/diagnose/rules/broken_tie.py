@@ -107,7 +107,7 @@ def _writes_before_training(case: Case, leaf: int) -> list[int]:
 def _tied(case: Case, below: Downstream, leaf: int, source: int) -> bool:
     """Whether two parameters look as if they were meant to be one: they are in one network, ops read both, and a pass
     gives both a gradient."""
-    names = [case.trace.parameters.get(tensor, "").partition(".")[0] for tensor in (leaf, source)]
+    names = [case.model_of(tensor) for tensor in (leaf, source)]
     together = len(common(_passes(case, leaf), _passes(case, source))) >= 1
     return together and names[0] == names[1] and bool(below.readers(leaf)) and bool(below.readers(source))
 

@@ -35,7 +35,7 @@ from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
-from gradviz.query.loss_scale import constant_of, loss_scale
+from gradviz.query.loss_factors import constant_of, loss_scale
 from gradviz.query.pass_owners import scaler_name
 from gradviz.query.training import ACCUMULATED, CHANGED, STEPPED
 from gradviz.sets import contained, distinct

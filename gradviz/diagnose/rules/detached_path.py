@@ -27,8 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
-from gradviz.diagnose.cut_causes import how_cut
-from gradviz.diagnose.cut_edits import without_cut
+from gradviz.diagnose.cut_cures import how_cut, without_cut
 from gradviz.diagnose.cuts import Cut, Place, equal_sides, partial_cuts
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING
 from gradviz.diagnose.fix import Fix

@@ -28,9 +28,8 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, WARNING
-from gradviz.diagnose.gains import gains
 from gradviz.diagnose.nonfinite import Source, first_bad
-from gradviz.diagnose.norms import norms_of_passes
+from gradviz.diagnose.norms import gains, norms_of_passes
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.rule_settings import Threshold
 from gradviz.events.kinds import Kind

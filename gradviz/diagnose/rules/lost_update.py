@@ -17,7 +17,8 @@ Example:
 Cure: keep the weights in float32 (autocast, or a copy of the weights in float32), scale the problem, or raise
 the rate.
 
-Not reported: a rate or a gradient of 0, and float32 parameters if less than half of them stay unchanged.
+Not reported: a rate or a gradient of 0, and float32 parameters if less than half of them stay unchanged, or if
+an optimizer that the program defines holds them.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
+from gradviz.diagnose.lost_change import own_step
 from gradviz.diagnose.norms import has_gradient
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.query.ledger import Ledger
@@ -48,6 +50,9 @@ def _search(case: Case) -> Iterator[Found]:
     same, tensors = known & (rows.changes == 0), rows.leaves
     lost = [t for t in distinct(tensors[same]).tolist() if _is_lost(same, known & (tensors == t))]
     if lost and (_is_narrow(case, lost[0]) or len(lost) >= _SHARE * len(distinct(tensors[known]))):
+        row = int(np.flatnonzero(same & contained(tensors, lost))[0])
+        if own_step(case, int(rows.optimizers[row])) is not None and not _is_narrow(case, lost[0]):
+            return  # what such a step computes is not known
         first = int(rows.steps[same & contained(tensors, lost)].min())
         form = case.trace.states.form(case.trace.states.first(lost[0]))
         yield Found(

@@ -21,7 +21,7 @@ import ast
 from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
-from gradviz.diagnose.cut_causes import of_tensors
+from gradviz.diagnose.cut_cures import of_tensors
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.fix import Edit, Fix, Spot, as_leaf
 from gradviz.diagnose.rule import Found, Rule

@@ -28,6 +28,7 @@ grad for `torch.autograd.grad`.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -36,7 +37,7 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING
 from gradviz.diagnose.fix import Edit, Fix, Spot, typed_as, updated_in_place
-from gradviz.diagnose.lost_change import lost_changes
+from gradviz.diagnose.lost_change import METHODS, lost_changes, own_step
 from gradviz.diagnose.own_words import with_indices
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, TensorMade
@@ -52,6 +53,7 @@ from gradviz.sets import contained, distinct
 from gradviz.tracefile import PassInfo, Site
 from gradviz.words.escape import clean
 
+_METHOD = re.compile(rf"\.({'|'.join(sorted(METHODS))})\(")
 _UNREACHED: tuple[str, Fix | str] = (
     "the step here is never reached",
     "if (i + 1) % k == 0: optimizer.step()  # a condition that comes true",
@@ -77,7 +79,13 @@ _MISSING = "no step follows this pass", Fix("optimizer.step()  # after backward(
 
 def _search(case: Case) -> Iterator[Found]:
     told: set[int] = set()
-    for found in (*_lost(case), *_without_step(case), *_thawed(case), *_forgotten(case)):
+    for found in (
+        *_lost(case),
+        *_lost_in_steps(case),
+        *_without_step(case),
+        *_thawed(case),
+        *_forgotten(case),
+    ):
         if not found.tensors or not told.issuperset(found.tensors):
             told.update(found.tensors)
             yield found
@@ -120,19 +128,31 @@ def _lost(case: Case) -> Iterator[Found]:
         )
 
 
-def _without_step(case: Case) -> Iterator[Found]:
-    for idle in case.of(_never_stepped):
-        why, cure = _UNREACHED if idle.unreached is not None else _MISSING
-        yield Found(
-            f"{why}: {idle.passes} passes give gradients to {case.called(idle.leaves)}, and their optimizer, made at "
-            f"{case.at(idle.made)}, never steps",
-            cure,
-            (idle.backward_pass.first, idle.made),
-            site=idle.unreached or idle.backward_pass.site,
-            number=idle.backward_pass.number,
-            tensors=idle.leaves,
-            severity=WARNING,
-        )
+def _lost_in_steps(case: Case) -> Iterator[Found]:
+    """Optimizers of the program's own whose steps compute new values and drop them, by their source: PyTorch's recorder
+    sees no op in a step."""
+    rows = case.query.of(Ledger).rows
+    for optimizer in distinct(rows.optimizers[rows.changes == 0]).tolist():
+        of_it, own = rows.optimizers == optimizer, own_step(case, optimizer)
+        steps = rows.steps[of_it & (rows.norms > 0)]
+        before = [one for one in case.trace.passes if one.first < steps.max(initial=0)]
+        if own is None or (rows.changes[of_it] != 0).any() or not before:
+            continue
+        leaves = tuple(distinct(rows.leaves[of_it]).tolist())
+        for node in ast.walk(own[1]):
+            text = ast.unparse(node) if isinstance(node, ast.Expr) else ""
+            changed, calls = _METHOD.subn(r".\1_(", text)
+            if isinstance(node, ast.Expr) and calls:
+                yield Found(
+                    f"{clean(text)} is a new tensor that nothing reads: {case.called(leaves)} never "
+                    f"change{'s' * (len(leaves) == 1)}",
+                    Fix(clean(changed), typed_as(changed)),
+                    (before[-1].first, int(steps.max())),
+                    site=case.query.places.of_line(own[0], node.lineno),
+                    number=before[-1].number,
+                    tensors=leaves,
+                    severity=ERROR,
+                )
 
 
 def _forgotten(case: Case) -> Iterator[Found]:
@@ -155,6 +175,10 @@ def _in_place(case: Case, event: int) -> Fix | str:
     statement = statement_at(case.query, case.place(event))
     target = ast.unparse(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
     update = in_place(statement, target)
+    if isinstance(statement, ast.Expr):
+        changed, calls = _METHOD.subn(r".\1_(", ast.unparse(statement))
+        text = f"with torch.no_grad(): {changed}"
+        return Fix(clean(text), typed_as(text) if calls > 1 else updated_in_place)
     if (
         not update
         and isinstance(statement, ast.Assign)
@@ -211,55 +235,24 @@ def _added(spot: Spot) -> list[Edit]:
     return [spot.source.after(statement, group)]
 
 
-def _thawed(case: Case) -> Iterator[Found]:
-    for late in case.of(_require_grad_late):
-        name, one = clean(case.training.optimizer_class(late.optimizer)), len(late.leaves) == 1
-        yield Found(
-            f"{case.called(late.leaves)} require{'s' * one} grad from here on, and no step ever changes "
-            f"{'it' if one else 'them'}: {name} was made before, at {case.at(late.made)}, without "
-            f"{'it' if one else 'them'}",
-            Fix(
-                f'optimizer.add_param_group({{"params": [{_listed(case, late.leaves)}]}})  # here, or give it all '
-                "parameters when it is made",
-                _added,
-            ),
-            (late.event, late.made),
-            tensors=late.leaves,
-            severity=WARNING,
-        )
-
-
 # --- optimizers that never step, and the line of the step that is never reached
 
 
 _CLEARED, _UNCLEARED = 3, 6  # the fewest passes without a step, with clearing between them and without it
 
 
-@dataclass(frozen=True, slots=True)
-class NeverStepped:
-    """An optimizer that never steps: the event at which it was made, its leaves with gradients, the last pass that gave
-    them gradients, the number of these passes, and the line of the step that is never reached, if there is one."""
-
-    made: int
-    leaves: tuple[int, ...]
-    backward_pass: PassInfo
-    passes: int
-    unreached: Site | None
-
-
-def _never_stepped(case: Case) -> list[NeverStepped]:
-    """The optimizers that never step, of a run that came to its end. Use `case.of(_never_stepped)`."""
+def _without_step(case: Case) -> Iterator[Found]:
+    """The optimizers that never step, of a run that came to its end."""
     if case.trace.meta.get("error") or case.trace.meta.get("stopped"):
-        return []
+        return
     held, came = case.trace.table(Kind.HOLDS), case.trace.table(Kind.ACCUMULATED)
     written = case.query.of(Writes).trained
     stepping = set(case.training.stepped["optimizer"].tolist())
-    found = []
     for row in np.unique(held["optimizer"], return_index=True)[1].tolist():
-        event = int(held.events[row])
+        made = int(held.events[row])
         if int(held["optimizer"][row]) in stepping:
             continue
-        got = contained(came["tensor"], held.lists("parameters").of(row)) & (came.events > event)
+        got = contained(came["tensor"], held.lists("parameters").of(row)) & (came.events > made)
         leaves, passes = distinct(came["tensor"][got]), distinct(came["in_pass"][got])
         if (
             len(passes) < _least(case, leaves)
@@ -268,8 +261,18 @@ def _never_stepped(case: Case) -> list[NeverStepped]:
         ):
             continue
         last = case.query.passes.by_number[int(passes[-1])]
-        found.append(NeverStepped(event, tuple(leaves.tolist()), last, len(passes), _unreached(case, last)))
-    return found
+        unreached = _unreached(case, last)
+        why, cure = _UNREACHED if unreached is not None else _MISSING
+        yield Found(
+            f"{why}: {len(passes)} passes give gradients to {case.called(leaves.tolist())}, and their optimizer, made "
+            f"at {case.at(made)}, never steps",
+            cure,
+            (last.first, made),
+            site=unreached or last.site,
+            number=last.number,
+            tensors=tuple(leaves.tolist()),
+            severity=WARNING,
+        )
 
 
 def _least(case: Case, leaves: np.ndarray) -> int:
@@ -324,38 +327,33 @@ def _steps(tree: ast.Module) -> Iterator[int]:
 # --- parameters that require grad only after their optimizer was made
 
 
-@dataclass(frozen=True, slots=True)
-class Thawed:
-    """Leaves at which one line switched requires_grad on, and the first event of this line; the last optimizer that was
-    made before it, and the event at which it was made."""
-
-    leaves: tuple[int, ...]
-    event: int
-    optimizer: int
-    made: int
-
-
-def _require_grad_late(case: Case) -> list[Thawed]:
-    """The parameters in no optimizer at which requires_grad was switched on after an optimizer was made, by line. An
-    input that requires grad is no parameter: the program wants its own gradient."""
+def _thawed(case: Case) -> Iterator[Found]:
+    """The parameters in no optimizer at which a line switched requires_grad on after an optimizer was made. An input
+    that requires grad is no parameter: the program wants its own gradient."""
     changed, held = case.trace.table(Kind.REQUIRES_GRAD_CHANGED), case.trace.table(Kind.HOLDS)
-    if not len(changed) or not len(held):
-        return []
-    events: dict[int, list[int]] = {}
-    leaves: dict[int, list[int]] = {}
-    for leaf in filter(case.trace.parameters.get, case.query.of(Ledger).homeless):
+    by_line: dict[int, dict[int, int]] = {}  # the leaves of each line, with the first event of each
+    for leaf in filter(case.trace.parameters.get, case.query.of(Ledger).homeless if len(held) else ()):
         for event in changed.events[changed["tensor"] == leaf].tolist():
             if event > held.events[0] and case.query.tensors.requires_grad(leaf, event):
-                site = int(case.trace.events["site"][event])
-                events.setdefault(site, []).append(event)
-                leaves.setdefault(site, []).append(leaf)
+                by_line.setdefault(int(case.trace.events["site"][event]), {})[leaf] = event
                 break
-    found = []
-    for site, own in leaves.items():
-        first = min(events[site])
+    for own in by_line.values():
+        leaves, first = tuple(own), min(own.values())
         row = int((held.events < first).sum()) - 1
-        found.append(Thawed(tuple(own), first, int(held["optimizer"][row]), int(held.events[row])))
-    return found
+        name, made = clean(case.training.optimizer_class(int(held["optimizer"][row]))), int(held.events[row])
+        one = len(leaves) == 1
+        yield Found(
+            f"{case.called(leaves)} require{'s' * one} grad from here on, and no step ever changes "
+            f"{'it' if one else 'them'}: {name} was made before, at {case.at(made)}, without {'it' if one else 'them'}",
+            Fix(
+                f'optimizer.add_param_group({{"params": [{_listed(case, leaves)}]}})  # here, or give it all '
+                "parameters when it is made",
+                _added,
+            ),
+            (first, made),
+            tensors=leaves,
+            severity=WARNING,
+        )
 
 
 # --- parameters that were left out of an optimizer
@@ -409,8 +407,8 @@ def _left_out(case: Case) -> list[Forgotten]:
 
 def _nearest(case: Case, leaves: list[int], others: set[int], optimizers: set[int]) -> int:
     """The optimizer that leaves were left out of: first choice is an optimizer of another part of their model."""
-    model = _model(case, leaves[0])
-    near = {leaf for leaf in others if _model(case, leaf) == model} or others
+    model = case.model_of(leaves[0])
+    near = {leaf for leaf in others if case.model_of(leaf) == model} or others
     return min(number for leaf in near for number in case.training.owners[leaf] & optimizers)
 
 
@@ -418,7 +416,7 @@ def _is_forgotten(case: Case, leaves: list[int], others: set[int], place: _Place
     """Whether leaves were left out by mistake, judged by their place in the pass and their values."""
     if not place.is_layer:
         return False
-    near = any(_model(case, leaf) == _model(case, leaves[0]) for leaf in others)
+    near = any(case.model_of(leaf) == case.model_of(leaves[0]) for leaf in others)
     is_part = _parts_of(case, leaves).isdisjoint(_parts_of(case, others))
     if near and place.some_after and (is_part or not place.before):
         return True
@@ -445,12 +443,8 @@ def _by_model(case: Case, leaves: Iterable[int]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for leaf in leaves:
         if leaf in case.trace.parameters:
-            found.setdefault(_model(case, leaf), []).append(leaf)
+            found.setdefault(case.model_of(leaf), []).append(leaf)
     return found
-
-
-def _model(case: Case, leaf: int) -> str:
-    return case.trace.parameters[leaf].partition(".")[0]
 
 
 def _part(case: Case, leaf: int) -> str:

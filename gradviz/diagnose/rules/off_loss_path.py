@@ -1,6 +1,6 @@
 """`off-loss-path`: a leaf that should learn is used, but no result that is computed from it reaches a root. Also
 reported: a penalty on the gradient of `autograd.grad(..., create_graph=True)` that reaches none, in each round of the
-training.
+training; a result that the program throws away, as of `a.masked_fill(mask, 0)` for `a = a.masked_fill(mask, 0)`.
 
 Why it is bad: these results have no effect on training, and the leaf gets no gradient.
 
@@ -20,31 +20,36 @@ Example:
 
 Cure: add the term to the loss, or return and use the result of the branch.
 
-Not reported: results that are only logged. The output that the last of several equal blocks makes for a next block is
-a note only. Parameters in no optimizer that the program itself writes to again and again: it searches their values
-without gradients.
+Not reported: results that are only logged. A note only: what is assigned to `_`, since hooks may take what is meant;
+the output that the last of several equal blocks makes for a next block. Parameters in no optimizer that the program
+itself writes to again and again: it searches their values without gradients.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import NOTE, WARNING
+from gradviz.diagnose.fix import Fix, typed_as
+from gradviz.diagnose.lost_change import lost_changes
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.diagnose.twins import learns_in_other_blocks
-from gradviz.diagnose.without_gradient import Wanting, lacking, lacks_gradient
+from gradviz.diagnose.without_gradient import Wanting, lacking, lacks_gradient, learns_in_other_blocks
 from gradviz.events.kinds import Kind
+from gradviz.query.dropped_results import Dropped, dropped
 from gradviz.query.flow import leaves_of
 from gradviz.query.missing_gradients import Lack, Lacks
+from gradviz.query.ops import CONVERTING
 from gradviz.query.source_trees import assigned_to, following, names_read, statement_at
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import PassInfo, Site
-from gradviz.words.escape import clean
+from gradviz.words.escape import clean, shortened
+
+_LONGEST = 60  # characters of an expression
+_UNWANTED = "_"  # a variable: the program calls a module for what its hooks take, and says so
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -54,8 +59,8 @@ def _search(case: Case) -> Iterator[Found]:
             by_place.setdefault(case.query.of(Lacks).place(lack.lacking), []).append(lack)
     for site, own in by_place.items():
         leaves = [lack.leaf for lack in own]
-        noted = all(lack.severity == NOTE or learns_in_other_blocks(case, lack.leaf) for lack in own)
         result = case.called(case.query.tensors.op(own[0].event).outputs)
+        noted = all(lack.severity == NOTE or learns_in_other_blocks(case, lack.leaf) for lack in own)
         lost, cure = _overwritten(case, own[0].event)
         yield Found(
             f"{lacks_gradient(case, leaves)}: {result}, which is computed from "
@@ -64,17 +69,13 @@ def _search(case: Case) -> Iterator[Found]:
             (own[0].event,),
             site=site,
             tensors=tuple(leaves),
-            severity=NOTE if noted else WARNING,
+            severity=NOTE if noted or result == _UNWANTED else WARNING,
         )
-    for penalty in case.of(_unused_penalties):
-        name, number = case.words.called(penalty.tensor), penalty.backward_pass.number
-        yield Found(
-            f"{name} is computed from the gradient of pass {number}, whose graph is kept (create_graph=True), and "
-            "reaches no root: no step takes it into account",
-            f"add {name} to the loss, or do not compute it",
-            (penalty.op, penalty.backward_pass.first),
-            tensors=penalty.leaves,
-        )
+    lines = {site.place.line for site in by_place if site is not None}
+    for one in case.query.of(dropped):
+        if one.site.place.line not in lines and _is_of_training(case, one):
+            yield _thrown_away(case, one)
+    yield from _unused_penalties(case)
 
 
 def _overwritten(case: Case, event: int) -> tuple[str, str]:
@@ -92,6 +93,32 @@ def _overwritten(case: Case, event: int) -> tuple[str, str]:
     return "", ""
 
 
+# --- results that the program drops
+
+
+def _is_of_training(case: Case, one: Dropped) -> bool:
+    """Whether what is dropped has a graph, and is no copy on another device, for which the program may wait, and no
+    change of a leaf that is lost."""
+    changes = {event for change in case.of(lost_changes) for event in change.events}
+    op = case.query.tensors.op(one.events[0])
+    has_graph = any(case.query.tensors.requires_grad(output, op.index) for output in op.outputs if output)
+    return has_graph and op.op not in CONVERTING and changes.isdisjoint(one.events)
+
+
+def _thrown_away(case: Case, one: Dropped) -> Found:
+    text, op = ast.unparse(one.statement), case.query.tensors.op(one.events[0])
+    names = {case.query.names.of(tensor) for tensor in op.inputs if tensor}
+    parts = [part for part in ast.walk(one.statement) if isinstance(part, ast.expr)]
+    in_order = map(ast.unparse, sorted(parts, key=lambda part: (part.lineno, part.col_offset)))
+    target = next((part for part in in_order if part in names), "")
+    cure = f"{target} = {text}"
+    return Found(
+        f"the result of {clean(shortened(text, _LONGEST))} is thrown away: nothing reads it",
+        Fix(clean(cure), typed_as(cure)) if target else "use the result, or leave out the line",
+        one.events[:2],
+    )
+
+
 # --- penalties that reach no root
 
 
@@ -99,35 +126,31 @@ _LEAST = 3  # passes from one line
 _MOST = 256  # the most results of a gradient that are looked at
 
 
-@dataclass(frozen=True, slots=True)
-class UnusedPenalty:
-    """A scalar that was computed from the gradient of a pass, the op that made it, and the trained leaves behind it."""
-
-    backward_pass: PassInfo
-    tensor: int
-    op: int
-    leaves: tuple[int, ...]
-
-
-def _unused_penalties(case: Case) -> list[UnusedPenalty]:
+def _unused_penalties(case: Case) -> Iterator[Found]:
     """The first penalty of each line whose penalties are in no loss. None if some passes were not recorded in
-    detail: they may go through a penalty. Use `case.of(_unused_penalties)`."""
+    detail: they may go through a penalty."""
     began = case.trace.table(Kind.PASS_BEGAN)
     numbers = began["number"][case.trace.named(began["how"], ("grad",)) & began["create_graph"].astype(bool)]
     if not len(numbers) or not all(one.recorded for one in case.trace.passes):
-        return []
+        return
     by_site: dict[int, list[PassInfo]] = {}
     for one in case.trace.passes:
         if one.number in numbers:
             by_site.setdefault(one.site, []).append(one)
-    found = []
     for passes in by_site.values():
         if len(passes) < _LEAST or _are_used(case, [one.number for one in passes]):
             continue
-        penalty = _penalty(case, passes[0])
-        if penalty is not None and _is_one_for_each_step(case, passes, penalty.leaves):
-            found.append(penalty)
-    return found
+        event, tensor = _penalty(case, passes[0])
+        leaves = tuple(leaf for leaf in leaves_of(case.query, tensor) if leaf in case.training.trained)
+        if leaves and _is_one_for_each_step(case, passes, leaves):
+            name = case.words.called(tensor)
+            yield Found(
+                f"{name} is computed from the gradient of pass {passes[0].number}, whose graph is kept "
+                "(create_graph=True), and reaches no root: no step takes it into account",
+                f"add {name} to the loss, or do not compute it",
+                (event, passes[0].first),
+                tensors=leaves,
+            )
 
 
 def _are_used(case: Case, numbers: list[int]) -> bool:
@@ -138,9 +161,9 @@ def _are_used(case: Case, numbers: list[int]) -> bool:
     return bool(contained(received["node"], nodes).any())
 
 
-def _penalty(case: Case, backward_pass: PassInfo) -> UnusedPenalty | None:
-    """The last scalar with a graph that is computed from the gradients of a pass; None if there is none, or if no
-    trained leaf is behind it."""
+def _penalty(case: Case, backward_pass: PassInfo) -> tuple[int, int]:
+    """The last scalar with a graph that is computed from the gradients of a pass, and the op that made it: (op,
+    scalar), or (−1, 0) if there is none."""
     produced = case.trace.table(Kind.PRODUCED)
     flows = produced.lists("flows")
     gradients = distinct(flows.elements[(produced["in_pass"] == backward_pass.number)[flows.owners], 1])
@@ -153,9 +176,7 @@ def _penalty(case: Case, backward_pass: PassInfo) -> UnusedPenalty | None:
                 is_outside = not case.query.tensors.op(event).in_pass
                 if is_outside and case.query.tensors.requires_grad(tensor, event):
                     last = max(last, (event, tensor))
-    event, tensor = last
-    leaves = tuple(leaf for leaf in leaves_of(case.query, tensor) if leaf in case.training.trained)
-    return UnusedPenalty(backward_pass, tensor, event, leaves) if leaves else None
+    return last
 
 
 def _is_one_for_each_step(case: Case, passes: list[PassInfo], leaves: tuple[int, ...]) -> bool:

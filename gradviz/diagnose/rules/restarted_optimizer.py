@@ -36,7 +36,7 @@ from gradviz.diagnose.first_products import started_at
 from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, OptimizerHolds
-from gradviz.query.optimizer_settings import settings_of
+from gradviz.query.optimizer_steps import settings_of
 from gradviz.sets import contained, distinct
 from gradviz.words.escape import clean
 

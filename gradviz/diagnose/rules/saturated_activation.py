@@ -27,7 +27,6 @@ pass that trains nothing, the finding is a note.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -45,21 +44,13 @@ _FLAT = 0.06  # the mean derivative, as a share of the highest: 1 (tanh), 1/4 (s
 _PASSING = CLAMPING | RESHAPING | CONVERTING | SUMS
 _NEAR = 16  # the most tensors between a result and the loss that are looked at
 _SHARE = 0.9  # of the calls
+_CURE = "scale its input: normalise the data, use a smaller initialisation, or LayerNorm before it"
 _LEAST, _CALLS = 8, 2  # elements, calls
 
 
 def _search(case: Case) -> Iterator[Found]:
     yield from _activations(case)
-    for cell in _saturated_cells(case):
-        op = case.query.tensors.op(cell.event)
-        yield Found(
-            f"{cell.flat} of the {cell.gates} activations of {op.op} are at their ends for (almost) all "
-            "elements: almost no gradient passes them",
-            "scale its input: normalise the data, use a smaller initialisation, or LayerNorm before it",
-            (op.index,),
-            severity=NOTE if case.is_lesson else "",
-            tensors=tuple(dict.fromkeys(_behind(case, op.index))),
-        )
+    yield from _cells(case)
 
 
 def _activations(case: Case) -> Iterator[Found]:
@@ -106,7 +97,7 @@ def _found(
     return Found(
         f"{ops[0].op.rstrip('_')}{f' in or after {few_of(names)}' if names else ''} is at its ends for (almost) "
         f"all elements{_times(case, int(flat[calls].sum()), len(calls))}: almost no gradient passes it",
-        "scale its input: normalise the data, use a smaller initialisation, or LayerNorm before it",
+        _CURE,
         (ops[0].index,),
         site=site,
         severity=NOTE if case.is_lesson else "",
@@ -152,16 +143,7 @@ _SHARE_OF_CELLS = 0.9  # the least share of the calls
 _MOST, _LEAST_STEPS = 64, 2  # the most and the fewest calls that are looked at
 
 
-@dataclass(frozen=True, slots=True)
-class SaturatedCell:
-    """The first call of a cell, the number of its gates that are at their ends, and the number of all its gates."""
-
-    event: int
-    flat: int
-    gates: int
-
-
-def _saturated_cells(case: Case) -> Iterator[SaturatedCell]:
+def _cells(case: Case) -> Iterator[Found]:
     """The cells with half of their gates or more at their ends in most calls of a line, one for each line."""
     ops = case.trace.table(Kind.OP)
     chosen = case.trace.named(ops["op"], tuple(CELLS)) & contained(ops.events, case.query.nodes.ops_that_ran)
@@ -172,7 +154,15 @@ def _saturated_cells(case: Case) -> Iterator[SaturatedCell]:
             continue
         flat = sum(_is_flat([call[i] for call in calls]) for i in range(gates))
         if 2 * flat >= gates:
-            yield SaturatedCell(int(events[0]), flat, gates)
+            op = case.query.tensors.op(int(events[0]))
+            yield Found(
+                f"{flat} of the {gates} activations of {op.op} are at their ends for (almost) all elements: almost no "
+                "gradient passes them",
+                _CURE,
+                (op.index,),
+                severity=NOTE if case.is_lesson else "",
+                tensors=tuple(dict.fromkeys(_behind(case, op.index))),
+            )
 
 
 def _is_flat(calls: list[bool | None]) -> bool:

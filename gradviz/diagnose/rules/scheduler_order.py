@@ -34,7 +34,7 @@ from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.loops import loops_around
 from gradviz.diagnose.own_words import in_order
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.query.optimizer_settings import rates_of
+from gradviz.query.optimizer_steps import rates_of
 from gradviz.sets import contained, distinct
 
 _LEAST = 3  # steps of the scheduler: only more of them are reported

@@ -78,7 +78,7 @@ def _untouched(case: Case) -> Iterator[Found]:
             continue
         first = own[0]
         twin = next(iter(twins & case.training.trained & changed))
-        trained = case.trace.parameters.get(twin, "").partition(".")[0]
+        trained = case.model_of(twin)
         if trained == first.name:  # the name of an argument: it does not tell the two models apart
             trained = ""
         name, site = _where_it_is_named(case, first, parameters)
@@ -177,7 +177,7 @@ def _following_itself(case: Case) -> Iterator[Found]:
             by_line.setdefault(case.site(event), {}).setdefault(target, event)
     for site, found in by_line.items():
         (leaf, event), *_ = found.items()
-        model = _module_of(case, followed[leaf])
+        model = case.model_of(followed[leaf])
         yield Found(
             f"{case.called(list(found))} are loaded with their own values: the line changes nothing, and they do not "
             f"follow {model or 'the model that is trained'}",
@@ -186,11 +186,6 @@ def _following_itself(case: Case) -> Iterator[Found]:
             site=site,
             tensors=tuple(found),
         )
-
-
-def _module_of(case: Case, leaf: int) -> str:
-    """The variable that holds the module of a parameter; empty if it has no name."""
-    return case.trace.parameters.get(leaf, "").partition(".")[0]
 
 
 def _of_another(case: Case, site: int, model: str) -> Fix | str:
@@ -236,7 +231,7 @@ def _averaged_with_itself(case: Case) -> Iterator[Found]:
             by_line.setdefault(case.site(event), {}).setdefault(first, event)
     for site, found in by_line.items():
         them = "itself" if len(found) == 1 else "themselves"
-        model = _module_of(case, next(iter(found))) or "model"
+        model = case.model_of(next(iter(found))) or "model"
         yield Found(
             f"{case.called(list(found))} {'is' if len(found) == 1 else 'are'} interpolated with {them}: the average is "
             "the model that is trained, and no copy of it",

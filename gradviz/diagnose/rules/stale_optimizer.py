@@ -102,7 +102,7 @@ def _made_after(spot: Spot, given: str) -> list[Edit]:
 
 def _model(case: Case, leaves: list[int]) -> str:
     """The variable that holds the model of these parameters; "model" if it is not known."""
-    names = {case.trace.parameters.get(leaf, "").partition(".")[0] for leaf in leaves}
+    names = {case.model_of(leaf) for leaf in leaves}
     return clean(names.pop()) if len(names) == 1 and "" not in names else "model"
 
 

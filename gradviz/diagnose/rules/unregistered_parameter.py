@@ -54,9 +54,7 @@ _NEAR = 64  # the most results of a leaf, and the most ops on them, that are loo
 
 
 def _search(case: Case) -> Iterator[Found]:
-    modules = {
-        case.trace.parameters.get(tensor, "").partition(".")[0] for tensor in case.training.trained
-    } - {""}
+    modules = {case.model_of(tensor) for tensor in case.training.trained} - {""}
     found: dict[int, list[int]] = {}
     around: dict[int, ScopeEntered] = {}
     for leaf in dict.fromkeys([*case.query.of(Ledger).homeless, *_beneath_failures(case)]):

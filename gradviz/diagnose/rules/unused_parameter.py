@@ -32,8 +32,14 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.diagnose.twins import has_used_twin, learns_in_another_model, learns_in_other_blocks
-from gradviz.diagnose.without_gradient import Wanting, lacking, lacks_gradient
+from gradviz.diagnose.without_gradient import (
+    Wanting,
+    has_used_twin,
+    lacking,
+    lacks_gradient,
+    learns_in_another_model,
+    learns_in_other_blocks,
+)
 from gradviz.query.missing_gradients import Lack
 
 

@@ -28,12 +28,11 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
-from gradviz.diagnose.norms import gradients_at, has_gradient
-from gradviz.diagnose.range_test import range_tests
+from gradviz.diagnose.norms import gradients_at, has_gradient, range_tests
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.values import Stat
 from gradviz.query.curves import change_norms, step_writes
-from gradviz.query.optimizer_settings import number_of, settings_of
+from gradviz.query.optimizer_steps import number_of, settings_of
 from gradviz.sets import contained, distinct
 from gradviz.tracefile.columns import Table
 from gradviz.words.numbers import number
@@ -166,5 +165,12 @@ RULE = Rule(
     "steps that change weights by more than their size, or by next to nothing",
     _search,
     needs=(Need.VALUES, Need.STEPS),
-    follows=("huge-start", "lr-too-large", "vanished-lr", "exploding-gradient", "vanishing-gradient"),
+    follows=(
+        "huge-start",
+        "lr-too-large",
+        "vanished-lr",
+        "exploding-gradient",
+        "vanishing-gradient",
+        "late-clip",
+    ),
 )

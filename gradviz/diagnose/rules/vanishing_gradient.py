@@ -33,7 +33,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import WARNING
-from gradviz.diagnose.gains import gains
+from gradviz.diagnose.norms import gains
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.rule_settings import Threshold
 from gradviz.events.kinds import Kind

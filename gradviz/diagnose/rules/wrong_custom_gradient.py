@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,7 +37,7 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.events.kinds import FunctionCompared, Kind, OpRan, Produced
+from gradviz.events.kinds import FunctionCompared, Kind, OpRan
 from gradviz.query.scopes import FUNCTION
 from gradviz.query.statements import returned_at
 from gradviz.sets import distinct
@@ -65,16 +64,7 @@ def _search(case: Case) -> Iterator[Found]:
                 number=event.in_pass,
             )
     table = case.trace.table(Kind.COMPARED)
-    for deviation in _deviations(case, without=distinct(table["function"]).tolist()):
-        yield Found(
-            f"near x = {number(deviation.x, 3)} the slope of {deviation.op.op} is {number(deviation.slope, 3)}, "
-            f"but its backward multiplies by {number(deviation.given, 3)}",
-            _FIX,
-            (deviation.ran.index, deviation.op.index),
-            site=returned_at(case.query, deviation.op.op),
-            node=deviation.ran.node,
-            number=deviation.ran.in_pass,
-        )
+    yield from _deviations(case, without=distinct(table["function"]).tolist())
 
 
 def _said(event: FunctionCompared) -> str:
@@ -112,20 +102,8 @@ _WRONG = 0.1  # the median of the relative _deviations that is allowed
 _CALLS = 256  # the most calls of a Function that are looked at
 
 
-@dataclass(frozen=True, slots=True)
-class Deviation:
-    """A wrong slope: near `x` the forward of the Function of `op` has the slope `slope`, and its backward (the event
-    `ran`) multiplies by `given`."""
-
-    op: OpRan
-    ran: Produced
-    x: float
-    slope: float
-    given: float
-
-
-def _deviations(case: Case, without: Collection[int]) -> Iterator[Deviation]:
-    """A deviation of each Function whose backward deviates, but for names (numbers of strings) in `without`."""
+def _deviations(case: Case, without: Collection[int]) -> Iterator[Found]:
+    """A finding for each Function whose backward deviates, but for names (numbers of strings) in `without`."""
     entered = case.trace.table(Kind.SCOPE_ENTERED)
     names = distinct(entered["name"][case.trace.named(entered["kind"], (FUNCTION,))])
     ops = case.trace.table(Kind.OP)
@@ -142,8 +120,17 @@ def _deviations(case: Case, without: Collection[int]) -> Iterator[Deviation]:
         for curve, parts in curves.items():
             deviation = _deviation(*(np.concatenate(column) for column in zip(*parts, strict=True)))
             if deviation is not None:
-                (node, *_) = case.query.nodes.of_op(first[curve].index)
-                yield Deviation(first[curve], _first(case, Kind.PRODUCED, node), *deviation)
+                op, (x, slope, given) = first[curve], deviation
+                ran = _first(case, Kind.PRODUCED, case.query.nodes.of_op(op.index)[0])
+                yield Found(
+                    f"near x = {number(x, 3)} the slope of {op.op} is {number(slope, 3)}, but its backward multiplies "
+                    f"by {number(given, 3)}",
+                    _FIX,
+                    (ran.index, op.index),
+                    site=returned_at(case.query, op.op),
+                    node=ran.node,
+                    number=ran.in_pass,
+                )
                 break
 
 

@@ -36,7 +36,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -104,23 +103,6 @@ def _evaluated_in_training_mode(case: Case, roots: list[Visit]) -> Iterator[Foun
         )
 
 
-def _statistics_of_what_is_frozen(case: Case) -> Iterator[Found]:
-    """Notes on frozen modules whose batch norm counts on."""
-    for frozen in case.of(_frozen_statistics):
-        name = frozen.module.name
-        yield Found(
-            f"{name} is frozen, and in training mode: its batch norm {_MIXES}, so that its results change from call to "
-            "call",
-            Fix(
-                f"{name}.eval()  # and again after each train() of a module around it",
-                _in_evaluation_mode(name),
-            ),
-            (frozen.module.index,),
-            tensors=frozen.weights,
-            severity=NOTE,
-        )
-
-
 def _in_evaluation_mode(model: str) -> Edits:
     """`model.eval()` before a statement and `model.train()` behind it."""
 
@@ -182,7 +164,7 @@ def _trained_in_evaluation_mode(case: Case, roots: list[Visit]) -> Iterator[Foun
     for visit in roots:
         if visit.has_grad and visit.in_pass and visit.kinds:
             by_name.setdefault(visit.name, []).append(visit)
-    stepped = {case.trace.parameters.get(leaf, "").partition(".")[0] for leaf in case.training.trained}
+    stepped = {case.model_of(leaf) for leaf in case.training.trained}
     for name, own in by_name.items():
         off = [visit for visit in own if not visit.training and not _is_frozen(case, visit)]
         if not off or name not in stepped:
@@ -308,17 +290,9 @@ _FIRST_STATISTIC, _WEIGHT = 1, 3  # the inputs of batch norm
 _LEAST = 2  # calls
 
 
-@dataclass(frozen=True, slots=True)
-class FrozenStatistics:
-    """The outermost frozen module around some batch norms, its first call, and the weights of these batch norms."""
-
-    module: ScopeEntered
-    weights: tuple[int, ...]
-
-
-def _frozen_statistics(case: Case) -> list[FrozenStatistics]:
-    """The frozen modules whose running statistics change between passes, one for each line. A module is not meant to be
-    frozen if an average for it is lost. Use `case.of(_frozen_statistics)`."""
+def _statistics_of_what_is_frozen(case: Case) -> Iterator[Found]:
+    """Notes on frozen modules whose batch norm counts on between passes, one for each line. A module is not meant to be
+    frozen if an average for it is lost."""
     followers = {leaf for lost in case.of(lost_changes) for leaf in lost.leaves}
     ops = case.trace.table(Kind.OP)
     norms = ops.events[case.trace.named(ops["op"], ("batch_norm",))]
@@ -332,7 +306,18 @@ def _frozen_statistics(case: Case) -> list[FrozenStatistics]:
         module = _frozen_module(case, weight, own) if weight and weight not in followers else None
         if module is not None:
             found.setdefault(module.site, (module, []))[1].append(weight)
-    return [FrozenStatistics(module, tuple(weights)) for module, weights in found.values()]
+    for module, weights in found.values():
+        yield Found(
+            f"{module.name} is frozen, and in training mode: its batch norm {_MIXES}, so that its results change from "
+            "call to call",
+            Fix(
+                f"{module.name}.eval()  # and again after each train() of a module around it",
+                _in_evaluation_mode(module.name),
+            ),
+            (module.index,),
+            tensors=tuple(weights),
+            severity=NOTE,
+        )
 
 
 def _frozen_module(case: Case, weight: int, calls: list[OpRan]) -> ScopeEntered | None:

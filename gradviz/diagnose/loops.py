@@ -40,7 +40,7 @@ def keeping_lines(case: Case, file: str, names: Collection[str], made_by: str) -
     container or add it to a variable. Each line comes with the name."""
     tree = case.query.of(trees).get(file)
     for node in ast.walk(tree) if tree is not None else ():
-        for value in _stored(node):
+        for value in _stored(node, names):
             name = _kept(value, names, made_by)
             if name:
                 yield getattr(node, "lineno", 0), name
@@ -60,14 +60,18 @@ def given_away(case: Case, file: str, names: Collection[str]) -> Iterator[tuple[
                     yield node.lineno, name
 
 
-def _stored(node: ast.AST) -> list[ast.expr]:
-    """The expressions that a statement or a call stores."""
+def _stored(node: ast.AST, names: Collection[str]) -> list[ast.expr]:
+    """The expressions that a statement or a call stores. `seen = seen + [loss]` stores, if `seen` is none of the
+    names."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _STORING:
         return [*node.args, *(keyword.value for keyword in node.keywords)]
     if isinstance(node, ast.AugAssign):
         return [node.value]
-    if isinstance(node, ast.Assign) and any(isinstance(target, ast.Subscript) for target in node.targets):
-        return [node.value]
+    if isinstance(node, ast.Assign):
+        is_element = any(isinstance(target, ast.Subscript) for target in node.targets)
+        kept = {ast.unparse(target) for target in node.targets}.difference(names)
+        grows = any(ast.unparse(part) in kept for part in ast.walk(node.value) if isinstance(part, ast.expr))
+        return [node.value] if is_element or grows else []
     return []
 
 

@@ -120,8 +120,13 @@ def _longest_chain(case: Case) -> Found | None:
     held = _held(case)
     rows = np.flatnonzero(held > 0)
     longest: tuple[int, np.ndarray] | None = None
+    begun = case.trace.table(Kind.PASS_BEGAN).events
     for site in distinct(table.sites[rows]).tolist():
         of_line = rows[table.sites[rows] == site]
+        passes_before = np.searchsorted(begun, table.events[of_line])
+        of_line = of_line[
+            np.append(passes_before[1:] != passes_before[:-1], True)
+        ]  # the last before each pass
         grows = site and len(of_line) >= _LEAST and np.all(np.diff(held[of_line]) > 0)
         if grows and (longest is None or held[of_line[-1]] > held[longest[1][-1]]):
             longest = site, of_line
@@ -182,9 +187,10 @@ def _alive(case: Case, chained: Site | None) -> Iterator[Found]:
     rows, least = _last_of_steps(case, np.flatnonzero(outside_steps))
     lists = table.lists("graphs")
     counts = []
-    for row, first in zip(rows[-_LEAST:].tolist(), least[-_LEAST:].tolist(), strict=True):
+    for row, first in zip(rows.tolist(), least.tolist(), strict=True):
         counts.append(_graphs(case, [n for n in lists.of(row)[:, 0].tolist() if n < first]))
-    if len(counts) < _LEAST or np.any(np.diff(counts) <= 0):
+    grew = np.diff(counts) > 0
+    if grew.sum() < _LEAST - 1:
         return
     by_number = case.query.passes.by_number
     sites = Counter(by_number[n].site for n in lists.of(int(rows[-1]))[:, 0].tolist() if n in by_number)
@@ -193,6 +199,10 @@ def _alive(case: Case, chained: Site | None) -> Iterator[Found]:
     number = int(table["in_pass"][outside_steps][-1])
     backward_pass = case.query.passes.by_number[number]
     lines, name = _keeping(case, backward_pass)
+    if (
+        not name and not grew[1 - _LEAST :].all()
+    ):  # with a line that keeps a tensor, graphs may be freed now and then
+        return
     if chained is not None and (not lines or chained.place.line in [line.place.line for line in lines]):
         return
     alive = [set(lists.of(row)[:, 0].tolist()) for row in range(len(table))]

@@ -37,8 +37,8 @@ from gradviz.diagnose.fix import Edit, Fix, Spot, removed, typed_as
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.diagnose.without_gradient import Rootless, rootless
 from gradviz.errors import nearest
-from gradviz.events.kinds import Kind
-from gradviz.query.copies import original
+from gradviz.events.kinds import Kind, TensorMade
+from gradviz.query.copies import LOADED, original
 from gradviz.query.flow import leaves_of, transposed_of
 from gradviz.query.ops import RANDOM_STARTS, TRANSPOSING
 from gradviz.query.source_trees import trees
@@ -101,40 +101,6 @@ def _switching_on(case: Case, event: int, leaves: list[int]) -> Fix:
     return Fix(
         f"{owner if owner != call else leaf}.requires_grad_(True)  # for what is to be trained", _switched_on
     )
-
-
-def _misspelt(case: Case) -> Iterator[Found]:
-    """Lines that would switch requires_grad, and set another attribute."""
-    first = case.trace.passes[0] if case.trace.passes and case.training.trained else None
-    if first is None:
-        return
-    for line in case.of(_misspellings):
-        yield Found(
-            f"{clean(line.text)} sets an attribute that PyTorch does not know and that no line of the "
-            "program reads: it switches no requires_grad",
-            Fix(clean(line.cure), typed_as(line.cure)),
-            (first.first,),
-            site=line.site,
-            number=first.number,
-            severity=WARNING,
-        )
-
-
-def _flags(case: Case) -> Iterator[Found]:
-    """Lines that would freeze a module, and set an attribute of it that PyTorch does not read."""
-    first = next(iter(case.trace.passes), None)
-    for flag in case.of(_module_flags) if first is not None else ():
-        assert first is not None
-        yield Found(
-            f"{clean(flag.text)} sets an attribute of a module, which PyTorch does not read: "
-            f"{case.called(flag.leaves)} still require grad and are trained",
-            Fix(clean(flag.cure), typed_as(flag.cure)),
-            (first.first,),
-            site=flag.site,
-            number=first.number,
-            tensors=flag.leaves,
-            severity=WARNING,
-        )
 
 
 def _layers(case: Case) -> Iterator[Found]:
@@ -269,32 +235,42 @@ def _switched_on(spot: Spot) -> list[Edit]:
 _FLAG = "requires_grad"
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleFlag:
-    """The line of an assignment, its text, the call that is meant, and the parameters of the module."""
+def _flags(case: Case) -> Iterator[Found]:
+    """Lines that would freeze a module, and set an attribute of it that PyTorch does not read: assignments of False to
+    `requires_grad` of modules whose parameters all require grad at the end and are trained, as far as they are sure to
+    have run."""
+    run = case.query.of(StatementsRun)
+    for site, statement, target in _assignments(case):
+        if target.attr != _FLAG or ast.unparse(statement.value) != "False":
+            continue
+        leaves = _parameters(case, run.modules(site.place.file, target.value, statement.lineno))
+        if (
+            leaves
+            and all(_is_trained(case, leaf) for leaf in leaves)
+            and run.has_run(site.place.file, statement)
+        ):
+            yield _without_effect(
+                case,
+                site,
+                f"{clean(ast.unparse(statement))} sets an attribute of a module, which PyTorch does not read: "
+                f"{case.called(leaves)} still require grad and are trained",
+                f"{ast.unparse(target.value)}.requires_grad_(False)",
+                leaves,
+            )
 
-    site: Site
-    text: str
-    cure: str
-    leaves: tuple[int, ...]
 
-
-def _module_flags(case: Case) -> list[ModuleFlag]:
-    """The assignments of False to `requires_grad` of modules whose parameters all require grad at the end and are
-    trained, as far as they are sure to have run."""
-    found, run = [], case.query.of(StatementsRun)
-    for file, tree in case.query.of(trees).items():
-        for statement, target in _assignments(tree):
-            if target.attr != _FLAG or ast.unparse(statement.value) != "False":
-                continue
-            site = case.query.places.of_line(file, statement.lineno)
-            leaves = _parameters(case, run.modules(file, target.value, statement.lineno))
-            if site is None or not leaves or not all(_is_trained(case, leaf) for leaf in leaves):
-                continue
-            if run.has_run(file, statement):
-                cure = f"{ast.unparse(target.value)}.requires_grad_(False)"
-                found.append(ModuleFlag(site, ast.unparse(statement), cure, leaves))
-    return found
+def _without_effect(case: Case, site: Site, message: str, cure: str, leaves: tuple[int, ...] = ()) -> Found:
+    """The finding for a line that only seems to switch requires_grad."""
+    first = case.trace.passes[0]
+    return Found(
+        message,
+        Fix(clean(cure), typed_as(cure)),
+        (first.first,),
+        site=site,
+        number=first.number,
+        tensors=leaves,
+        severity=WARNING,
+    )
 
 
 def _parameters(case: Case, paths: set[str]) -> tuple[int, ...]:
@@ -437,8 +413,12 @@ def _has_a_random_start(case: Case, leaf: int, event: int) -> bool:
     tensors, first = case.query.tensors, case.trace.passes[0].first
     writes = [write for write in tensors.writes(leaf) if write < first]
     untold = tensors.version(leaf, event) - sum(write < event for write in writes)
+    made = tensors.made(leaf)
+    source = tensors.made(made.source) if isinstance(made, TensorMade) and made.source else None
+    is_loaded = isinstance(source, TensorMade) and source.how == LOADED
     return (
         untold <= 1
+        and not is_loaded
         and original(case.query, leaf) in (0, leaf)
         and all(tensors.writer(write) in RANDOM_STARTS for write in writes)
     )
@@ -451,31 +431,21 @@ _MEANT = "requires_grad"
 _GRAD = "grad"  # what each misspelling of it still has
 
 
-@dataclass(frozen=True, slots=True)
-class Misspelt:
-    """The line of an assignment, its text, and its text with the attribute that is meant."""
-
-    site: Site
-    text: str
-    cure: str
-
-
-def _misspellings(case: Case) -> list[Misspelt]:
-    """The _assignments to an attribute that is called nearly `requires_grad`, and that the program never reads, as far
-    as they are sure to have run."""
-    found, run = [], case.query.of(StatementsRun)
-    sources = case.query.of(trees)
-    read = {name for tree in sources.values() for name in _read(tree)}
-    for file, tree in sources.items():
-        for statement, target in _assignments(tree):
-            site = case.query.places.of_line(file, statement.lineno)
-            if target.attr in read or not _is_meant(target) or site is None:
-                continue
-            if not run.has_run(file, statement):
-                continue
-            cure = f"{ast.unparse(target.value)}.{_MEANT} = {ast.unparse(statement.value)}"
-            found.append(Misspelt(site, ast.unparse(statement), cure))
-    return found
+def _misspelt(case: Case) -> Iterator[Found]:
+    """Assignments to an attribute that is called nearly `requires_grad`, and that the program never reads, as far as
+    they are sure to have run."""
+    read = {name for tree in case.query.of(trees).values() for name in _read(tree)}
+    for site, statement, target in _assignments(case):
+        if target.attr in read or not _is_meant(target):
+            continue
+        if case.training.trained and case.query.of(StatementsRun).has_run(site.place.file, statement):
+            yield _without_effect(
+                case,
+                site,
+                f"{clean(ast.unparse(statement))} sets an attribute that PyTorch does not know and that no line of the "
+                "program reads: it switches no requires_grad",
+                f"{ast.unparse(target.value)}.{_MEANT} = {ast.unparse(statement.value)}",
+            )
 
 
 def _read(tree: ast.Module) -> Iterator[str]:
@@ -487,15 +457,15 @@ def _read(tree: ast.Module) -> Iterator[str]:
             yield node.value
 
 
-def _assignments(tree: ast.Module) -> Iterator[tuple[ast.Assign, ast.Attribute]]:
-    """The _assignments to one attribute, and their targets."""
-    for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Assign)
-            and len(node.targets) == 1
-            and isinstance(node.targets[0], ast.Attribute)
-        ):
-            yield node, node.targets[0]
+def _assignments(case: Case) -> Iterator[tuple[Site, ast.Assign, ast.Attribute]]:
+    """The assignments to one attribute, with their lines and their targets; none without a pass."""
+    for file, tree in case.query.of(trees).items() if case.trace.passes else ():
+        for node in ast.walk(tree):
+            target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
+            if isinstance(node, ast.Assign) and isinstance(target, ast.Attribute):
+                site = case.query.places.of_line(file, node.lineno)
+                if site is not None:
+                    yield site, node, target
 
 
 def _is_meant(target: ast.Attribute) -> bool:

@@ -1,5 +1,6 @@
 """`late-clip`: a gradient is changed in place (clipped, scaled) after the step that used it, and no other step uses
-it before it is cleared or the run ends; or it is clipped before backward() has computed it.
+it before it is cleared or the run ends; or it is clipped before backward() has computed it; or the parameters to clip
+are those of an iterator that has given them away before.
 
 Why it is bad: the limit has no effect. The step has already used the whole gradient, or there is no gradient yet.
 
@@ -23,6 +24,7 @@ before a step.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -30,14 +32,17 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
-from gradviz.diagnose.fix import Edit, Fix, Spot
+from gradviz.diagnose.fix import Edit, Fix, Spot, typed_for
 from gradviz.diagnose.own_words import in_order
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.events.kinds import Kind
+from gradviz.query.source_trees import assigned_before, expression_at
 from gradviz.query.training import ACCUMULATED, CHANGED, CLEARED, STEPPED
 from gradviz.sets import contained, distinct
+from gradviz.words.escape import clean
 
 _LEAST = 2  # calls
+_ITERATORS = {"filter", "map", "chain", "parameters"}
 
 
 def _search(case: Case) -> Iterator[Found]:
@@ -47,6 +52,7 @@ def _search(case: Case) -> Iterator[Found]:
     late = changed & (lives.before(came) > 0) & (lives.before(used) > 0) & (lives.after(used) == 0)
     late &= lives.after(came) == 0
     yield from _without_gradients(case)
+    yield from _spent(case)
     cleared = lives.whats == CLEARED
     early = changed & (lives.before(came) == 0) & (lives.before(used) == 0) & (lives.after(came) > 0)
     early &= lives.windows == np.append(0, lives.windows[:-1])[: len(lives.windows)]
@@ -91,6 +97,37 @@ def _without_gradients(case: Case) -> Iterator[Found]:
             and not _came_before(case, int(events[0]))
         ):
             yield replace(_before(case, int(events[0]), ()), tensors=tuple(case.training.holders))
+
+
+def _spent(case: Case) -> Iterator[Found]:
+    """Calls of a function that clips which are given no parameter again and again, though gradients came: an iterator
+    gave its parameters away before."""
+    clipped = case.trace.table(Kind.CLIPPED)
+    counts = clipped.lists("tensors").counts
+    for site, events in case.by_site(clipped.events).items():
+        empty = events[counts[contained(clipped.events, events)] == 0].tolist()
+        place = case.place(int(events[0]))
+        call = expression_at(case.query, site)
+        name = ast.unparse(call.args[0]) if isinstance(call, ast.Call) and call.args else ""
+        made = assigned_before(case.query, place, name)
+        is_one = len(distinct(case.training.stepped["optimizer"])) == 1 or len(empty) < len(events)
+        if len(empty) < _LEAST or made is None or not is_one:
+            continue
+        value = made.value
+        called = ast.unparse(value.func).rpartition(".")[2] if isinstance(value, ast.Call) else ""
+        is_iterator = isinstance(value, ast.GeneratorExp) or called in _ITERATORS
+        if is_iterator and all(_came_before(case, event) for event in empty):
+            listed = f"list({ast.unparse(value)})"
+            yield Found(
+                f"{clean(name)}, made at line {made.lineno}, is an iterator and has given its parameters away before: "
+                "this call clips nothing",
+                Fix(
+                    clean(f"{name} = {listed}  # line {made.lineno}"),
+                    typed_for(ast.unparse(value), listed, value.lineno),
+                ),
+                (empty[0],),
+                tensors=tuple(case.training.holders),
+            )
 
 
 def _came_before(case: Case, event: int) -> bool:

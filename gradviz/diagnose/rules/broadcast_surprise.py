@@ -31,8 +31,16 @@ from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.fix import Edit, Fix, Spot, bracketed
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, OpRan
-from gradviz.query.flow import op_of
-from gradviz.query.ops import REGRESSION_LOSSES, SELECTING
+from gradviz.query.flow import op_behind, op_of
+from gradviz.query.ops import (
+    COPYING,
+    MULTIPLYING,
+    PRODUCTS,
+    REDUCTIONS,
+    REGRESSION_LOSSES,
+    SELECTING,
+    SUMS,
+)
 from gradviz.query.source_trees import expression_at
 
 _ON_PURPOSE = SELECTING | {"unsqueeze", "unsqueeze_", "expand_dims"}
@@ -44,9 +52,7 @@ _EXPANDING = "expand"
 def _search(case: Case) -> Iterator[Found]:
     ops = case.trace.table(Kind.OP)
     inputs, outputs = ops.lists("inputs"), ops.lists("outputs")
-    two = np.flatnonzero(
-        (inputs.counts >= 2) & (outputs.counts == 1) & ops["grad_enabled"] & (ops["in_pass"] == 0)
-    )
+    two = np.flatnonzero((inputs.counts >= 2) & (outputs.counts == 1) & (ops["in_pass"] == 0))
     seen: set[int] = set()
     square = two[_is_square(case, ops.events[two], outputs.firsts[two])]
     own = case.by_site(ops.events[square]).values()
@@ -118,7 +124,9 @@ def _unexpanded(case: Case, tensor: int, site: int) -> int:
 def _surprises(case: Case, op: OpRan, sides: list[int]) -> bool:
     if all(sides) and op.op in _ONE_BY_ONE:
         return _grows([_shape(case, tensor) for tensor in sides])
-    if not op.rule or not op.rule.elementwise:  # a layer has a weight or a bias of any shape
+    if not (
+        op.rule.elementwise or op.op in SUMS | MULTIPLYING
+    ):  # a layer has a weight or a bias of any shape
         return False
     if not all(sides) or {len(_shape(case, tensor)) for tensor in sides} != {1, 2}:
         return False
@@ -129,8 +137,21 @@ def _surprises(case: Case, op: OpRan, sides: list[int]) -> bool:
     if any(_is_index(case, tensor) for tensor in sides):
         return False
     wanting = [case.query.tensors.requires_grad(tensor, op.index) for tensor in (flat, column)]
+    if op.op in MULTIPLYING and any(wanting):
+        return _is_summed(case, op.outputs[0])
     made = op_of(case.query, column)
-    return wanting[0] != wanting[1] and not (made is not None and made.op in _ON_PURPOSE)
+    if made is not None and made.op in _ON_PURPOSE:
+        return False
+    behind = (op_behind(case.query, tensor, COPYING | MULTIPLYING) for tensor in (flat, column))
+    by_layers = [op is not None and op.op in PRODUCTS for op in behind]  # without a graph
+    return wanting[0] != wanting[1] or (not any(wanting) and by_layers == [False, True])
+
+
+def _is_summed(case: Case, tensor: int) -> bool:
+    """Whether only the sum or the mean of all elements of a tensor is used: that of all products of two vectors is the
+    product of their sums, which no program means."""
+    readers = [case.query.tensors.op(event) for event in case.downstream.readers(tensor)]
+    return bool(readers) and all(op.op in REDUCTIONS and _shape(case, op.outputs[0]) == () for op in readers)
 
 
 def _grows(shapes: list[tuple[int, ...]]) -> bool:

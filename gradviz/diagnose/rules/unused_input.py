@@ -55,9 +55,11 @@ def _search(case: Case) -> Iterator[Found]:
 def _without_grad(case: Case, failure: Failure) -> Iterator[Found]:
     """The finding for a call that asks for the gradient of a tensor that does not require grad."""
     root, asked = _arguments(backward_call(case.query, failure.site))
-    for name in asked:
-        tensor = case.query.names.tensor_called(name, failure.event)
+    called = tuple(case.query.names.tensor_called(name, failure.event) for name in asked)
+    inputs = case.query.passes.began(failure.number).inputs if failure.number else called
+    for place, tensor in enumerate(inputs):
         if tensor and not case.query.tensors.requires_grad(tensor, failure.event):
+            name = asked[place] if len(asked) == len(inputs) else case.words.called(tensor)
             yield Found(
                 f"torch.autograd.grad() is asked for the gradient of {name}, which does not require grad",
                 Fix(f"{name}.requires_grad_()  # before {root} is computed", as_leaf(name)),

@@ -319,7 +319,9 @@ def _detached(spot: Spot) -> list[Edit]:
     """`total += loss.detach()` in place of `total += loss`; the same for a value that is appended."""
     source, statement = spot.source, spot.statement
     if isinstance(statement, ast.AugAssign | ast.Assign):
-        kept = [statement.value]
+        value = statement.value
+        longer = value.right if isinstance(value, ast.BinOp) else value
+        kept = longer.elts if isinstance(longer, ast.List) else [value]
     else:
         added = spot.calls_here("append") if isinstance(statement, ast.Expr) else []
         kept = [call.args[0] for call in added if call.args]

@@ -39,7 +39,9 @@ def lost_changes(case: Case) -> list[LostChange]:
     found = []
     for own in case.by_site(events).values():
         first = int(own[0])
-        is_dropped = case.site(first) in dropped_at and not _has_graph(case, first)
+        results = case.query.tensors.op(first).outputs  # in the graph, a result is no new value of a leaf
+        has_graph = any(case.query.tensors.requires_grad(one, first) for one in results)
+        is_dropped = case.site(first) in dropped_at and not has_graph
         if len(own) < _LEAST or not (is_dropped or _is_named(case, first)):
             continue
         behind = dict.fromkeys(leaf for event in own.tolist() for leaf in _leaves_behind(case, event))
@@ -60,11 +62,6 @@ def own_step(case: Case, optimizer: int) -> tuple[str, ast.FunctionDef] | None:
                 )
                 return next(((file, method) for method in methods), None)
     return None
-
-
-def _has_graph(case: Case, event: int) -> bool:
-    """Whether a result of an op is in the graph: then it is no new value of a leaf."""
-    return any(case.query.tensors.requires_grad(one, event) for one in case.query.tensors.op(event).outputs)
 
 
 def _is_named(case: Case, event: int) -> bool:

@@ -185,13 +185,18 @@ def serve(path: str) -> Program:
 
 def new_streams(is_unbuffered: bool) -> None:
     """Open the standard streams as Python does."""
+    import io
+
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         known = getattr(sys, f"__{name}__")
         mode = "w" if number else "r"
-        stream: Any = open(number, mode, encoding=known.encoding, errors=known.errors, closefd=False)  # noqa: SIM115
-        if number:
-            is_by_line = number == 2 or os.isatty(number)
-            stream.reconfigure(line_buffering=is_by_line, write_through=is_unbuffered)
+        is_raw = is_unbuffered and number
+        binary: Any = open(number, f"{mode}b", 0 if is_raw else -1, closefd=False)  # noqa: SIM115
+        (binary if is_raw else binary.raw).name = f"<{name}>"
+        is_by_line = number == 2 or (number == 1 and os.isatty(1))
+        stream: Any = io.TextIOWrapper(
+            binary, known.encoding, known.errors, line_buffering=is_by_line, write_through=bool(is_raw)
+        )
         stream.mode = mode
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)

@@ -345,7 +345,7 @@ def test_why_is_the_chain_rule_in_numbers(session: Sessions) -> None:
 
 
 def test_why_a_number_that_is_read_says_once_that_no_gradient_flows(session: Sessions) -> None:
-    text = "import torch\nx = torch.tensor(2.0, requires_grad=True)\ny = x * 3\nscale = y.item()\n"
+    text = "import gradviz.engine as torch\nx = torch.tensor(2.0, requires_grad=True)\ny = x * 3\nscale = y.item()\n"
     told = "\n".join(script(session(text), ['until kind == "number_read"', "why"]))
     said = "y is read as a plain number by item(): no gradient flows back through that number"
     assert told.count(said) == 2

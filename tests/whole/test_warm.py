@@ -21,6 +21,7 @@ PROGRAMS = {
     "what it reads": "print(input().upper(), ascii(input()))",
     "at the end": "import atexit\nclass Last:\n    def __del__(self): print('freed')\nkept = Last()\n"
     "atexit.register(print, 'last')",
+    "before and behind a child": "import os, sys\nprint('first')\nos.system('echo second')\nprint(sys.stdout)",
     "a library": "import numpy, os\nprint(numpy.ones(3), os.getcwd(), os.environ['OF_THE_TEST'])",
 }
 

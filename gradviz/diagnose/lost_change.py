@@ -36,7 +36,7 @@ def lost_changes(case: Case) -> list[LostChange]:
     events = ops.events[case.trace.named(ops["op"], _CHANGING)]
     dropped_at = {one.site.number for one in case.query.of(dropped)}
     written = set(case.query.of(Writes).changed.tolist())
-    found = []
+    found, shape = [], case.query.tensors.shape
     for own in case.by_site(events).values():
         first = int(own[0])
         results = case.query.tensors.op(first).outputs  # in the graph, a result is no new value of a leaf
@@ -45,7 +45,7 @@ def lost_changes(case: Case) -> list[LostChange]:
         if len(own) < _LEAST or not (is_dropped or _is_named(case, first)):
             continue
         behind = dict.fromkeys(leaf for event in own.tolist() for leaf in _leaves_behind(case, event))
-        leaves = tuple(leaf for leaf in behind if leaf not in written)
+        leaves = tuple(leaf for leaf in behind if leaf not in written and shape(leaf) == shape(results[0]))
         if leaves and not are_used(case.query, own.tolist()):
             found.append(LostChange(tuple(own.tolist()), leaves))
     return found
@@ -57,10 +57,8 @@ def own_step(case: Case, optimizer: int) -> tuple[str, ast.FunctionDef] | None:
     for file, tree in case.query.of(trees).items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef) and node.name == name:
-                methods = (
-                    one for one in node.body if isinstance(one, ast.FunctionDef) and one.name == "step"
-                )
-                return next(((file, method) for method in methods), None)
+                methods = [one for one in node.body if isinstance(one, ast.FunctionDef)]
+                return next(((file, one) for one in methods if one.name == "step"), None)
     return None
 
 

@@ -361,7 +361,8 @@ class Trees:
 def _structure(graph: Graph) -> Hashable:
     """All of a graph that its groups depend on, equal for graphs that differ only in ids and values."""
     place = {name: number for number, name in enumerate(graph.nodes)}
-    order = _ranks([(_counter(node), node.number) for node in graph.nodes.values()])
+    shown = graph.nodes.values()
+    order = _ranks([(node.kind if node.kind in (OP, GRAD_FN) else "tensor", node.number) for node in shown])
     visits = _ranks([node.visit for node in graph.nodes.values()])
     nodes = [
         (_shared(node), place.get(node.pair, -1), place.get(node.maker, -1), rank, visit)
@@ -372,11 +373,6 @@ def _structure(graph: Graph) -> Hashable:
         for edge in graph.edges
     ]
     return graph.show, tuple(graph.scopes.items()), tuple(nodes), tuple(edges)
-
-
-def _counter(node: Node) -> str:
-    """The kind of things that a node's number counts."""
-    return node.kind if node.kind in (OP, GRAD_FN) else "tensor"
 
 
 def _ranks(values: list[Any]) -> list[int]:

@@ -57,7 +57,9 @@ def compared(
     for element in chosen:
         far = step * max(1.0, abs(float(x.flat[element])))
         above, below = (_slope(forward, inputs, which, element, side, here, upstream) for side in (far, -far))
-        if not (math.isfinite(above) and math.isfinite(below)) or _is_kink(above, below):
+        if not (math.isfinite(above) and math.isfinite(below)) or (
+            abs(above - below) > _KINK * max(abs(above), abs(below)) + 1e-6
+        ):
             kinks += 1
             continue
         places.append(element)
@@ -96,10 +98,6 @@ def growth(upstream: Sequence[np.ndarray], here: Sequence[np.ndarray], there: Se
             for u, a, b in zip(upstream, here, there, strict=True)
             if a.dtype.kind == "f"
         )
-
-
-def _is_kink(above: float, below: float) -> bool:
-    return abs(above - below) > _KINK * max(abs(above), abs(below)) + 1e-6
 
 
 def _worst(given: np.ndarray, found: np.ndarray) -> tuple[int, float]:

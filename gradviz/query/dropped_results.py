@@ -62,17 +62,18 @@ def _alone(query: Query, site: Site) -> ast.Expr | None:
 
 
 def are_used(query: Query, events: Iterable[int]) -> bool:
-    """Whether a result of these ops is an input of one of them, or is read by an op, or gives its values or its memory
-    to another tensor."""
+    """Whether a result of these ops is an input of one of them or the root of a pass, or is read by an op or as a
+    number, or gives its values or its memory to another tensor."""
     made = [query.tensors.op(int(event)) for event in events]
     results = {output for op in made for output in op.outputs}
     given = {tensor for op in made for tensor in op.inputs}
     states = query.trace.states
     sources = [query.trace.table(kind)["source"] for kind in (Kind.MUTATED, Kind.TENSOR)]
-    taken = np.concatenate([*sources, states.bases[states.bases > 0]])
+    read = query.trace.table(Kind.NUMBER_READ)["tensor"]
+    taken = np.concatenate([*sources, read, states.bases[states.bases > 0]])
     downstream = query.of(Downstream)
     return (
-        not results.isdisjoint(given)
+        not results.isdisjoint(given | query.passes.roots)
         or bool(contained([*results], taken).any())
         or any(downstream.readers(result) for result in results)
     )

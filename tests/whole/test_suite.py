@@ -55,6 +55,7 @@ def chosen(tmp_path: Path) -> Callable[..., list[str]]:
             "no:cacheprovider",
         ]
         own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        own["PYTHONPATH"] = str(Path(conftest.__file__).parents[1])
         done = subprocess.run(
             [*command, *arguments],
             cwd=tmp_path,

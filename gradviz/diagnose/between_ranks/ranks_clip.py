@@ -48,7 +48,8 @@ def _search(ranks: Replicas) -> Iterator[RankFound]:
         for rank, query in ranks.ranks.items()
     }
     names = [name for name in ranks.common if sum(name in parts for parts in scaled.values()) > 1]
-    apart = [name for name in names if not are_close([part.factor for part in _of(scaled, name)])]
+    by_name = {name: [own[name].factor for own in scaled.values() if name in own] for name in names}
+    apart = [name for name in names if not are_close(by_name[name])]
     if not apart:
         return
     name = apart[0]
@@ -83,11 +84,6 @@ def _norms_told(ranks: Replicas, scaled: _Scaled, norms: dict[int, float]) -> st
     if dict(here) != whole:
         return text
     return f"{text}, that of the whole {number(sqrt(sum(norm**2 for norm in norms.values())), 4)}"
-
-
-def _of(scaled: _Scaled, name: str) -> list[ScaledPart]:
-    """The parts of a gradient that ranks scale; some ranks may have no part."""
-    return [parts[name] for parts in scaled.values() if name in parts]
 
 
 def _parameters(names: Sequence[str]) -> str:

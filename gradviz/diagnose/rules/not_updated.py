@@ -28,7 +28,6 @@ grad for `torch.autograd.grad`.
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -53,7 +52,6 @@ from gradviz.sets import contained, distinct
 from gradviz.tracefile import PassInfo, Site
 from gradviz.words.escape import clean
 
-_METHOD = re.compile(rf"\.({'|'.join(sorted(METHODS))})\(")
 _UNREACHED: tuple[str, Fix | str] = (
     "the step here is never reached",
     "if (i + 1) % k == 0: optimizer.step()  # a condition that comes true",
@@ -139,12 +137,15 @@ def _lost_in_steps(case: Case) -> Iterator[Found]:
         if own is None or (rows.changes[of_it] != 0).any() or not before:
             continue
         leaves = tuple(distinct(rows.leaves[of_it]).tolist())
-        for node in ast.walk(own[1]):
-            text = ast.unparse(node) if isinstance(node, ast.Expr) else ""
-            changed, calls = _METHOD.subn(r".\1_(", text)
-            if isinstance(node, ast.Expr) and calls:
+        loops = [node for node in ast.walk(own[1]) if isinstance(node, ast.For)]
+        updated = {ast.unparse(loop.target) for loop in loops if "param" in ast.unparse(loop.iter)}
+        for node in (one for one in ast.walk(own[1]) if isinstance(one, ast.Expr)):
+            changed, methods, of = _on_itself(node)
+            if {*methods} - {"add"} or (
+                methods and of.removesuffix(".data") in updated
+            ):  # a set has `add`, too
                 yield Found(
-                    f"{clean(text)} is a new tensor that nothing reads: {case.called(leaves)} never "
+                    f"{clean(ast.unparse(node))} is a new tensor that nothing reads: {case.called(leaves)} never "
                     f"change{'s' * (len(leaves) == 1)}",
                     Fix(clean(changed), typed_as(changed)),
                     (before[-1].first, int(steps.max())),
@@ -170,15 +171,26 @@ def _forgotten(case: Case) -> Iterator[Found]:
         )
 
 
+def _on_itself(statement: ast.Expr) -> tuple[str, list[str], str]:
+    """A statement `a.mul(b).add(c)` in place, `a.mul_(b).add_(c)`; its methods, the last first; and `a`."""
+    whole = call = ast.parse(ast.unparse(statement.value), mode="eval").body
+    methods = []
+    while isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in METHODS:
+        methods.append(call.func.attr)
+        call.func.attr += "_"
+        call = call.func.value
+    return ast.unparse(whole), methods, ast.unparse(call)
+
+
 def _in_place(case: Case, event: int) -> Fix | str:
     """The update at an event, which makes a new tensor, rewritten as an update in place."""
     statement = statement_at(case.query, case.place(event))
     target = ast.unparse(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
     update = in_place(statement, target)
     if isinstance(statement, ast.Expr):
-        changed, calls = _METHOD.subn(r".\1_(", ast.unparse(statement))
+        changed, methods, _ = _on_itself(statement)
         text = f"with torch.no_grad(): {changed}"
-        return Fix(clean(text), typed_as(text) if calls > 1 else updated_in_place)
+        return Fix(clean(text), typed_as(text) if len(methods) > 1 else updated_in_place)
     if (
         not update
         and isinstance(statement, ast.Assign)

@@ -78,6 +78,6 @@ def test_an_import_of_pytorch_that_fails_shows_no_frame_of_ours(tmp_path: Path) 
     (package / "__init__.py").write_text("raise ImportError('libtorch.so is missing')\n")
     (package / "_tensor.py").touch()  # as PyTorch has it
     (tmp_path / "job.py").write_text("import torch\n")
-    assert ended(tmp_path, python(), "-m", "gradviz", "trace", "job.py") == ended(
+    assert ended(tmp_path, sys.executable, "-m", "gradviz", "trace", "job.py") == ended(
         tmp_path, sys.executable, "job.py"
     )

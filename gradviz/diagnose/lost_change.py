@@ -36,7 +36,7 @@ def lost_changes(case: Case) -> list[LostChange]:
     events = ops.events[case.trace.named(ops["op"], _CHANGING)]
     dropped_at = {one.site.number for one in case.query.of(dropped)}
     written = set(case.query.of(Writes).changed.tolist())
-    found, shape = [], case.query.tensors.shape
+    found = []
     for own in case.by_site(events).values():
         first = int(own[0])
         results = case.query.tensors.op(first).outputs  # in the graph, a result is no new value of a leaf
@@ -45,7 +45,7 @@ def lost_changes(case: Case) -> list[LostChange]:
         if len(own) < _LEAST or not (is_dropped or _is_named(case, first)):
             continue
         behind = dict.fromkeys(leaf for event in own.tolist() for leaf in _leaves_behind(case, event))
-        leaves = tuple(leaf for leaf in behind if leaf not in written and shape(leaf) == shape(results[0]))
+        leaves = tuple(leaf for leaf in behind if leaf not in written)
         if leaves and not are_used(case.query, own.tolist()):
             found.append(LostChange(tuple(own.tolist()), leaves))
     return found
@@ -80,7 +80,7 @@ def _is_named(case: Case, event: int) -> bool:
 
 def _leaves_behind(case: Case, event: int) -> Iterator[int]:
     """The parameters, and the leaves that get gradients, from whose values the op of an event was computed, at most a
-    few ops before it."""
+    few ops before it, of the shape of its result."""
     leaves = {*case.trace.parameters, *case.trace.table(Kind.ACCUMULATED)["tensor"].tolist()}
 
     def onward(place: tuple[int, int]) -> list[tuple[int, int]]:
@@ -92,4 +92,5 @@ def _leaves_behind(case: Case, event: int) -> Iterator[int]:
 
     inputs = [(tensor, 0) for tensor in case.query.tensors.op(event).inputs if tensor]
     behind = dict.fromkeys(tensor for tensor, _ in reach(inputs, onward))
-    return (tensor for tensor in behind if tensor in leaves)
+    shape, op = case.query.tensors.shape, case.query.tensors.op(event)
+    return (one for one in behind if one in leaves and shape(one) == shape(op.outputs[0]))

@@ -271,7 +271,7 @@ _LONGEST_LINE = 24  # about as long as `2 parameters, 204 elements`
 def box_lines(node: Node, box: Box) -> list[Line]:
     """The lines of a box, each with its role."""
     lines = _lines_of(node, box)
-    is_off = _is_under_no_grad(node, box)
+    is_off = box.cuts == {"no_grad"} and not node.held.get(GRAD_FN) and not node.finding
     if box.parameters:
         lines += _parameters(list(box.parameters.values()), is_off)
     if is_off:
@@ -281,11 +281,6 @@ def box_lines(node: Node, box: Box) -> list[Line]:
     if node.error:
         lines.append(("error", plain(node.error, 60)))
     return lines
-
-
-def _is_under_no_grad(node: Node, box: Box) -> bool:
-    """Whether a module was called only with grad mode off, as a target network is, and has no finding."""
-    return box.cuts == {"no_grad"} and not node.held.get(GRAD_FN) and not node.finding
 
 
 def of_inside(node: Node, box: Box) -> list[str]:

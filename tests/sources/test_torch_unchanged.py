@@ -98,8 +98,8 @@ torch.ones(2) @ torch.ones(3)
 """
 
 
-def run_python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([python(), *arguments], cwd=cwd, capture_output=True, text=True, timeout=120)
+def run_python(*arguments: str, cwd: Path, own: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run([own or python(), *arguments], cwd=cwd, capture_output=True, text=True, timeout=120)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def run_python(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def test_output_warnings_tracebacks_and_status_are_those_of_python(tmp_path: Path, options: str) -> None:
     script = tmp_path / "script.py"
     script.write_text("import torch\ntorch.manual_seed(3)\n" + PROGRAM)
-    plain = run_python(str(script), cwd=tmp_path)
+    plain = run_python(str(script), cwd=tmp_path, own=sys.executable)
     traced = run_python("-m", "gradviz", "trace", *options.split(), str(script), cwd=tmp_path)
     own = [line for line in traced.stderr.splitlines(True) if not line.startswith("gradviz:")]
     assert "".join(own) == plain.stderr

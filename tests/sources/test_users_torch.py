@@ -55,7 +55,7 @@ def job(tmp_path: Path) -> Path:
 def test_a_package_torch_beside_the_script_is_the_users(
     engine: str, gradviz: Run, job: Path, environment: dict[str, str]
 ) -> None:
-    done = gradviz("trace", "--engine", engine, "job.py", cwd=job, env=environment)
+    done = gradviz("trace", "--engine", engine, "job.py", cwd=job, env=environment, python=sys.executable)
     assert (done.returncode, done.stdout) == (0, "my __init__.py\nmy deeper.py\n")
     assert all(line.startswith("gradviz: ") for line in done.stderr.splitlines())
     assert "PyTorch" not in done.stderr
@@ -66,7 +66,7 @@ def test_a_file_torch_beside_the_script_is_the_users(
 ) -> None:
     (tmp_path / "torch.py").write_text("def mine():\n    return 'my file'\n")
     (tmp_path / "job.py").write_text("import torch\nprint(torch.mine())\n")
-    done = gradviz("trace", "job.py", env=environment)
+    done = gradviz("trace", "job.py", env=environment, python=sys.executable)
     assert (done.returncode, done.stdout) == (0, "my file\n")
 
 

@@ -28,10 +28,6 @@ class Program(NamedTuple):
     environment: dict[bytes, bytes]
 
     @property
-    def settings(self) -> dict[bytes, bytes]:
-        return settings(self.environment)
-
-    @property
     def paths(self) -> list[bytes]:
         given = self.environment.get(b"PYTHONPATH")
         return [os.path.join(self.folder, part) for part in given.split(b":")] if given else []
@@ -162,7 +158,7 @@ def serve(path: str) -> Program:
             continue
         client, _ = listening.accept()
         program, streams = received(client)
-        is_here = program.settings == own and not program.needs_its_own
+        is_here = settings(program.environment) == own and not program.needs_its_own
         process = os.fork() if is_here else 0
         if is_here and not process:
             break
@@ -217,13 +213,9 @@ def be(program: Program) -> int:
     is_unbuffered = words[0] == "-u" or bool(os.environ.get("PYTHONUNBUFFERED"))
     new_streams(is_unbuffered)
     kind, *arguments = words[words[0] == "-u" :]
-    option, is_script = kind, kind[0] != "-"
+    is_script = kind[0] != "-"
     sys.argv = [kind, *(arguments if is_script else arguments[1:])]
-    first = (
-        {"-c": "", "-m": os.getcwd()}.get(option)
-        if not is_script
-        else os.path.dirname(os.path.realpath(kind))
-    )
+    first = {"-c": "", "-m": os.getcwd()}.get(kind, os.path.dirname(os.path.realpath(kind)))
     sys.path[:1] = [first, *map(os.fsdecode, program.paths)]
     main: Any = type(sys)("__main__")
     main.__builtins__, main.__annotations__ = __builtins__, {}

@@ -10,6 +10,7 @@ import numpy as np
 
 from gradviz.events.kinds import Kind
 from gradviz.tracefile.expected import as_is
+from gradviz.tracefile.file import journal_of
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.ring import drop_unused, segment_of, standing, thin
 
@@ -97,6 +98,6 @@ def _unpack(cursor: sqlite3.Cursor, copy: Trace, kept: np.ndarray) -> None:
 
 
 def _take_away(path: Path) -> None:
-    for left in (path, Path(f"{path}-journal")):
+    for left in (path, journal_of(path)):
         with suppress(OSError):
             left.unlink(missing_ok=True)

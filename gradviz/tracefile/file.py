@@ -75,7 +75,7 @@ def _new_file(path: Path) -> int:
         if place != path:
             _lock_earlier(place, stack)
         try:
-            for leftover in (place, _journal(place)):
+            for leftover in (place, journal_of(place)):
                 leftover.unlink(missing_ok=True)
             low = os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
@@ -121,7 +121,8 @@ def beside(path: Path) -> Path:
     return Path(f"{path}-new")
 
 
-def _journal(path: Path) -> Path:
+def journal_of(path: Path) -> Path:
+    """The journal in which SQLite keeps what a transaction replaces."""
     return Path(f"{path}-journal")
 
 
@@ -188,7 +189,7 @@ class TraceFile:
             self.connection.close()  # SQLite keeps the name of the file, for its journal
             if not DELETES_OPEN_FILES:
                 os.close(self.lock)
-            for journal in (_journal(self.place), _journal(self.path)):
+            for journal in (journal_of(self.place), journal_of(self.path)):
                 journal.unlink(missing_ok=True)
             self.place.replace(self.path)
             self.place = self.path
@@ -233,7 +234,7 @@ class TraceFile:
             self.connection.close()
         os.close(self.lock)
         if self.is_beside:
-            for left in (self.place, _journal(self.place)):
+            for left in (self.place, journal_of(self.place)):
                 left.unlink(missing_ok=True)
 
     def abandon(self) -> None:

@@ -25,7 +25,7 @@ from gradviz.sets import distinct
 from gradviz.tracefile import whitelist
 from gradviz.tracefile.batch import Batch, ByKind, Interned
 from gradviz.tracefile.chunk_tables import ChunkTables
-from gradviz.tracefile.file import TraceFile
+from gradviz.tracefile.file import TraceFile, journal_of
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.schema import CHANGED, ELEMENTS, NO_VALUE, STATE, STATS
 from gradviz.tracefile.sound import STATISTICS, elements_of
@@ -69,7 +69,7 @@ def _read_through(trace: Trace) -> None:
 def _take_away(file: TraceFile) -> None:
     """Close a file that is not complete, and delete it."""
     file.close()
-    for left in (file.place, Path(f"{file.place}-journal")):
+    for left in (file.place, journal_of(file.place)):
         left.unlink(missing_ok=True)
 
 

@@ -34,15 +34,13 @@ def lost_changes(case: Case) -> list[LostChange]:
     no op reads. Use `case.of(lost_changes)`."""
     ops = case.trace.table(Kind.OP)
     events = ops.events[case.trace.named(ops["op"], _CHANGING)]
-    dropped_at = {one.site.number for one in case.query.of(dropped)}
+    # in the graph, a result is no new value of a leaf
+    dropped_at = {one.site.number for one in case.query.of(dropped) if not one.has_graph}
     written = set(case.query.of(Writes).changed.tolist())
     found = []
     for own in case.by_site(events).values():
         first = int(own[0])
-        results = case.query.tensors.op(first).outputs  # in the graph, a result is no new value of a leaf
-        has_graph = any(case.query.tensors.requires_grad(one, first) for one in results)
-        is_dropped = case.site(first) in dropped_at and not has_graph
-        if len(own) < _LEAST or not (is_dropped or _is_named(case, first)):
+        if len(own) < _LEAST or not (case.site(first) in dropped_at or _is_named(case, first)):
             continue
         behind = dict.fromkeys(leaf for event in own.tolist() for leaf in _leaves_behind(case, event))
         leaves = tuple(leaf for leaf in behind if leaf not in written)

@@ -27,6 +27,7 @@ class Dropped:
     statement: ast.Expr
     site: Site
     events: tuple[int, ...]
+    has_graph: bool
 
 
 def dropped(query: Query) -> list[Dropped]:
@@ -43,7 +44,9 @@ def dropped(query: Query) -> list[Dropped]:
             events = ops.events[~(ops["in_pass"] > 0) & (ops.sites == number)]
             is_repeated = len(distinct(np.searchsorted(begun, events))) >= _LEAST
             if is_repeated and not are_used(query, events):
-                found.append(Dropped(statement, site, tuple(events.tolist())))
+                first = query.tensors.op(int(events[0]))
+                has_graph = any(query.tensors.requires_grad(one, first.index) for one in first.outputs if one)
+                found.append(Dropped(statement, site, tuple(events.tolist()), has_graph))
     return found
 
 

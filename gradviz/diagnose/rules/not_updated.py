@@ -185,12 +185,12 @@ def _on_itself(statement: ast.Expr) -> tuple[str, list[str], str]:
 def _in_place(case: Case, event: int) -> Fix | str:
     """The update at an event, which makes a new tensor, rewritten as an update in place."""
     statement = statement_at(case.query, case.place(event))
-    target = ast.unparse(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
-    update = in_place(statement, target)
     if isinstance(statement, ast.Expr):
         changed, methods, _ = _on_itself(statement)
         text = f"with torch.no_grad(): {changed}"
         return Fix(clean(text), typed_as(text) if len(methods) > 1 else updated_in_place)
+    target = ast.unparse(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
+    update = in_place(statement, target)
     if (
         not update
         and isinstance(statement, ast.Assign)

@@ -100,9 +100,8 @@ def _is_of_training(case: Case, one: Dropped) -> bool:
     """Whether what is dropped has a graph, and is no copy on another device, for which the program may wait, and no
     change of a leaf that is lost."""
     changes = {event for change in case.of(lost_changes) for event in change.events}
-    op = case.query.tensors.op(one.events[0])
-    has_graph = any(case.query.tensors.requires_grad(output, op.index) for output in op.outputs if output)
-    return has_graph and op.op not in CONVERTING and changes.isdisjoint(one.events)
+    op = case.query.tensors.op(one.events[0]).op
+    return one.has_graph and op not in CONVERTING and changes.isdisjoint(one.events)
 
 
 def _thrown_away(case: Case, one: Dropped) -> Found:

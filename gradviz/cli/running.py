@@ -402,9 +402,8 @@ EVERY = 10.0  # seconds
 def progress_told(path: Path, every: float = EVERY) -> Iterator[None]:
     """A context that prints a line on stderr every few seconds: the time, and the size of the trace at `path`."""
     file, began = path.absolute(), monotonic()
-    over: SimpleQueue[None] = (
-        SimpleQueue()
-    )  # no Event: Ctrl-C inside its `set` can leave its lock taken for good
+    # No Event: Ctrl-C inside its `set` can leave its lock taken for good.
+    over: SimpleQueue[None] = SimpleQueue()
 
     def run() -> None:
         while True:

@@ -90,5 +90,6 @@ def _leaves_behind(case: Case, event: int) -> Iterator[int]:
 
     inputs = [(tensor, 0) for tensor in case.query.tensors.op(event).inputs if tensor]
     behind = dict.fromkeys(tensor for tensor, _ in reach(inputs, onward))
-    shape, op = case.query.tensors.shape, case.query.tensors.op(event)
-    return (one for one in behind if one in leaves and shape(one) == shape(op.outputs[0]))
+    shape = case.query.tensors.shape
+    results = [shape(output) for output in case.query.tensors.op(event).outputs if output]
+    return (one for one in behind if one in leaves and shape(one) in results)

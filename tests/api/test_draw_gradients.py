@@ -110,6 +110,7 @@ PROGRAMS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_each_edge_has_the_gradient_of_a_recorded_run(
     program: Callable[[Any], Made], torch: Any, tmp_path: Path
@@ -131,6 +132,7 @@ def test_each_edge_has_the_gradient_of_a_recorded_run(
     assert all(leaf.grad is None for leaf in leaves)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_the_graph_is_as_it_was(program: Callable[[Any], Made], torch: Any) -> None:
     torch.manual_seed(0)
@@ -159,6 +161,7 @@ def test_a_gradient_that_was_there_stays(torch: Any) -> None:
     assert [v for _, to, v in flowing(picture.graph) if to == "AccumulateGrad"] == [[1.0, 2.0], [1.0, 2.0]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_named", [True, False])
 def test_a_tensor_that_retains_its_gradient_keeps_the_one_it_had(is_named: bool, torch: Any) -> None:
     x = torch.tensor([1.0, 2.0], requires_grad=True)
@@ -175,6 +178,7 @@ def test_a_tensor_that_retains_its_gradient_keeps_the_one_it_had(is_named: bool,
     assert kept[0].grad.tolist() == [2.0, 2.0]
 
 
+@pytest.mark.slow
 def test_no_hook_is_left_in_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     backward = import_module("gradviz.sources.torch_recorder.backward")
@@ -194,6 +198,7 @@ def test_no_hook_is_left_in_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [reference() for reference in passes] == [None]  # a hook would refer to it
 
 
+@pytest.mark.slow
 def test_hooks_are_those_of_the_picture_and_afterwards_of_the_recording(torch: Any, tmp_path: Path) -> None:
     """A hook uses a tensor that a recording knows, and the recording goes on."""
     with gradviz.record(tmp_path / "run.gradviz"):
@@ -236,6 +241,7 @@ def test_a_recorded_pass_is_drawn_as_it_was_recorded(torch: Any, tmp_path: Path)
     assert x.grad.tolist() == pytest.approx(np.exp([1.0, 2.0]))
 
 
+@pytest.mark.slow
 def test_names_and_modules_are_those_of_the_picture_without_gradients(torch: Any) -> None:
     net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
     loss = net(torch.ones(4, 2)).sum()
@@ -248,6 +254,7 @@ def test_names_and_modules_are_those_of_the_picture_without_gradients(torch: Any
     assert picture.scopes == plain.scopes
 
 
+@pytest.mark.slow
 def test_leaves_and_modules_show_the_gradients_that_came_to_them(torch: Any) -> None:
     x = torch.tensor([1.0, 2.0], requires_grad=True)
     drawing = gradviz.draw((x * x).sum(), gradients=True).svg.replace("\u00a0", " ")

@@ -68,6 +68,7 @@ def test_a_loss_that_is_being_recorded_shows_its_modules(torch: Any, tmp_path: P
     assert "flowed" not in fresh.svg
 
 
+@pytest.mark.slow
 def test_a_loss_that_was_recorded_shows_its_modules(torch: Any, tmp_path: Path) -> None:
     net, inputs = network(torch), torch.ones(4, 2)
     with gradviz.record(tmp_path / "run.gradviz"):

@@ -529,6 +529,7 @@ def test_several_tensors_are_drawn_with_the_gradients_of_one_pass(torch: Any) ->
     assert w.grad is None
 
 
+@pytest.mark.slow
 def test_several_tensors_that_were_recorded_are_drawn_from_the_trace(torch: Any, tmp_path: Path) -> None:
     autograd = import_module(f"{torch.__name__}.autograd")
     with gradviz.record(tmp_path / "run.gradviz"):

@@ -137,6 +137,7 @@ def test_counts_of_a_damaged_trace_are_null_where_they_cannot_be(run: RecordedRu
         assert set(run.sql(f"SELECT nan FROM {table}")) == {(None,)}
 
 
+@pytest.mark.slow
 def test_pandas_gets_the_same_rows(run: RecordedRun) -> None:
     pytest.importorskip("pandas", reason="pandas is not installed: pip install -e '.[pandas]'")
     frame = run.to_pandas()
@@ -270,6 +271,7 @@ def test_findings_show_themselves_as_a_table(tmp_path: Path) -> None:
     assert re.search(r"\d+ rules checked, \d+ not", html)
 
 
+@pytest.mark.slow
 def test_findings_and_reasons_print_as_lines_of_text(tmp_path: Path) -> None:
     with package.record(tmp_path / "run.gradviz"):
         w, v = torch.ones(2, requires_grad=True), torch.ones(100, requires_grad=True)

@@ -85,6 +85,7 @@ LIBRARIES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_tests_that_ask_for_it_are_checked(ran: Callable[..., str], tmp_path: Path, library: str) -> None:
     if library == "torch":

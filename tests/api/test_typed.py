@@ -29,12 +29,14 @@ def errors(checker: str, sample: str) -> dict[int, str]:
     return {int(line): told for line, told in found}
 
 
+@pytest.mark.slow
 @by_each_checker
 def test_what_the_docs_show_is_accepted(checker: str) -> None:
     pytest.importorskip("torch")
     assert errors(checker, "right.py") == {}
 
 
+@pytest.mark.slow
 @by_each_checker
 def test_each_mistake_is_refused(checker: str) -> None:
     lines = (SAMPLES / "wrong.py").read_text().splitlines()
@@ -47,6 +49,7 @@ def blocks(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_each_block_of_python_in_the_documentation_has_types(tmp_path: Path) -> None:
     """Those of the README are strict. In the docs, `.grad` is read as in a lesson, without asking for None first."""
     pytest.importorskip("mypy", reason="mypy is not installed: pip install -e '.[lint]'")

@@ -51,6 +51,7 @@ def checked(trace: Path) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_nan_is_named_at_the_op_that_made_it_though_its_values_were_not_kept(
     tmp_path: Path, engine: str
@@ -59,12 +60,14 @@ def test_a_nan_is_named_at_the_op_that_made_it_though_its_values_were_not_kept(
     assert (found["rule"], found["line"]) == ("nonfinite-forward", 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_gradient_is_named_at_the_node_that_made_it_infinite(tmp_path: Path, engine: str) -> None:
     (found,) = findings(tmp_path, engine, BACKWARD)
     assert (found["rule"], found["line"]) == ("singular-derivative", 7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_no_line_of_the_forward_is_named_where_the_pass_does_not_give_what_was_recorded(
     tmp_path: Path, engine: str
@@ -77,6 +80,7 @@ def test_no_line_of_the_forward_is_named_where_the_pass_does_not_give_what_was_r
     assert "where it comes from was not recorded (--values inputs)" in found["message"]
 
 
+@pytest.mark.slow
 def test_a_capsule_says_the_same(tmp_path: Path) -> None:
     (whole,) = findings(tmp_path, "numpy", BACKWARD)
     capsule = tmp_path / "capsule.gradviz"
@@ -93,6 +97,7 @@ def origins(folder: Path, program: str, *options: str, engine: str = "numpy") ->
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_call_and_the_sample_that_a_nan_comes_from_are_told(tmp_path: Path, engine: str) -> None:
     place = "Tensor" if engine == "numpy" else "torch"
@@ -101,12 +106,14 @@ def test_the_call_and_the_sample_that_a_nan_comes_from_are_told(tmp_path: Path, 
     assert told in invoked(["what-if", str(tmp_path / "bad.gradviz")], env={"COLUMNS": "200"}).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_node_and_the_sample_that_make_a_gradient_infinite_are_told(tmp_path: Path, engine: str) -> None:
     told = "a finite gradient becomes infinite in SqrtBackward0, line 7, at index 1 of the first dimension"
     assert origins(tmp_path, BACKWARD, engine=engine) == [told, None]
 
 
+@pytest.mark.slow
 def test_data_with_a_nan_are_told(tmp_path: Path) -> None:
     rows = "[[float('nan') if row in (2, 5) else 1.0] * 12 for row in range(8)]"
     program = BACKWARD.replace("torch.ones(8, 12)\nkept[1] = 0", f"torch.tensor({rows})")
@@ -114,6 +121,7 @@ def test_data_with_a_nan_are_told(tmp_path: Path) -> None:
     assert origins(tmp_path, program) == [told, None]
 
 
+@pytest.mark.slow
 def test_an_overflow_that_another_dtype_does_not_have_is_told_of_the_one_alone(tmp_path: Path) -> None:
     program = "import torch\nw = torch.tensor([1.0, 90.0], requires_grad=True)\nw.exp().sum().backward()\n"
     told = "an infinity comes first from Tensor.exp, line 3, at index 1 of the first dimension"

@@ -344,6 +344,7 @@ def test_an_option_behind_the_script_is_warned_about(gradviz_here: Command, stal
     assert "--format after stale.py goes to stale.py" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["json", "sarif"])
 def test_what_programs_read_has_stdout_for_itself(
     form: str, gradviz: Command, gradviz_here: Command, stale: Path

@@ -36,6 +36,7 @@ def replayed(folder: Path, engine: str, program: str, values: str = "inputs") ->
     return [finding["replayed"] for finding in found if "replayed" in finding]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     ("cut", "call"),
@@ -61,6 +62,7 @@ def test_nothing_is_said_of_a_trace_that_cannot_run_again(tmp_path: Path) -> Non
     assert replayed(tmp_path, "numpy", CUT.format(cut="(w * 5).detach()"), "full") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_nothing_is_said_where_a_gradient_could_flow_through_what_cannot_run_again(
     tmp_path: Path, engine: str
@@ -80,10 +82,12 @@ class Double(torch.autograd.Function):
     assert replayed(tmp_path, engine, program.format(cut="(w * 5).detach()")) == []
 
 
+@pytest.mark.slow
 def test_nothing_is_said_where_a_second_cut_keeps_the_gradient_away(tmp_path: Path) -> None:
     assert replayed(tmp_path, "numpy", CUT.format(cut="((w * 5).detach() + 1).round().detach()")) == []
 
 
+@pytest.mark.slow
 def test_the_pass_is_named_where_there_are_several(tmp_path: Path) -> None:
     program = CUT.replace("h =", "for _ in range(2):\n    h =").replace("\nloss", "\n    loss")
     program = program.replace("\noptimizer.step", "\n    optimizer.step").format(cut="(w * 5).detach()")
@@ -117,6 +121,7 @@ def without_grad(inside: str = "h.reshape(2)", mode: str = "torch.no_grad()", be
     return NO_GRAD.format(inside=inside, mode=mode, before=before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("mode", ["torch.no_grad()", "torch.set_grad_enabled(False)"])
 def test_a_block_without_grad_mode_says_what_the_gradient_would_have_been(
@@ -133,6 +138,7 @@ def test_of_a_decorated_function_the_decorator_is_named(tmp_path: Path) -> None:
     assert told == "without torch.no_grad() on line 3: w.grad rms 15 instead of none"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("inside", ["h.detach()", "h.add_(1)"])
 def test_nothing_is_said_where_the_block_does_not_run_again_or_cuts_once_more(
@@ -149,12 +155,14 @@ def test_another_block_without_grad_mode_stays_as_it_is(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_what_calls_without_grad_mode_gave_enters_a_pass_as_it_was(tmp_path: Path) -> None:
     replayed(tmp_path, "numpy", without_grad())
     done = invoked(["what-if", str(tmp_path / "cut.gradviz"), "--set", "v=7", "--json"])
     assert json.loads(done.stdout)["held"] == ["h, line 9"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_clamp_outside_of_its_range_says_what_the_gradient_would_have_been(
     tmp_path: Path, engine: str
@@ -164,6 +172,7 @@ def test_a_clamp_outside_of_its_range_says_what_the_gradient_would_have_been(
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("reading", ["k.item()", "float(k)"])
 def test_a_number_of_a_tensor_says_what_the_gradient_would_have_been(

@@ -57,6 +57,7 @@ def traced(request: pytest.FixtureRequest, gradviz: Run, tmp_path: Path) -> Call
     return trace
 
 
+@pytest.mark.slow
 def test_each_op_of_a_library_is_called_by_what_it_is(
     traced: Callable[[str, str], Path], gradviz: Run
 ) -> None:
@@ -110,6 +111,7 @@ shape_of(lambda x: x @ w, 3)
 """
 
 
+@pytest.mark.slow
 def test_what_a_library_computes_with_memory_that_nothing_wrote_to_is_no_overflow(
     traced: Callable[[str, str], Path], gradviz: Run
 ) -> None:

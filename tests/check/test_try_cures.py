@@ -164,6 +164,7 @@ def test_what_became_of_a_cure_as_json(tmp_path: Path, monkeypatch: pytest.Monke
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_fault_in_a_module_beside_the_script_is_cured_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -215,6 +215,7 @@ for step in range(300):
 """
 
 
+@pytest.mark.slow
 def test_a_file_of_the_last_passes_is_watched_for_the_passes_of_the_run(
     gradviz: Command, tmp_path: Path
 ) -> None:
@@ -225,6 +226,7 @@ def test_a_file_of_the_last_passes_is_watched_for_the_passes_of_the_run(
     assert done.returncode == 3
 
 
+@pytest.mark.slow
 def test_warnings_do_not_end_a_run_that_is_to_end_on_errors(gradviz: Command, tmp_path: Path) -> None:
     (tmp_path / "sound.py").write_text(LONG.replace("w * 0 if step == 20 else w", "w"))
     done = gradviz("trace", "--engine", "numpy", "--stop-on", "error", "sound.py", 80)

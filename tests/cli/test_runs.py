@@ -53,6 +53,7 @@ def test_each_run_says_where_it_parts_from_the_first(sweep: Path, gradviz: Run) 
     assert rows["lr0.5"].startswith("pass 2, test_runs.py:")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("order", "first"), [("name", "lr0.1"), ("loss", "lr0.5"), ("findings", "lr1e+30")])
 def test_runs_are_sorted(order: str, first: str, sweep: Path, gradviz: Run) -> None:
     lines = gradviz("runs", str(sweep), "--sort", order).stdout.splitlines()
@@ -60,6 +61,7 @@ def test_runs_are_sorted(order: str, first: str, sweep: Path, gradviz: Run) -> N
     assert lines[1].split()[0] == first
 
 
+@pytest.mark.slow
 def test_many_runs_are_read_by_several_processes(sweep: Path, tmp_path: Path, gradviz: Run) -> None:
     for number in range(20):
         shutil.copy(sweep / "lr0.5.gradviz", tmp_path / f"{number:02}.gradviz")

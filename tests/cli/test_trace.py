@@ -100,6 +100,7 @@ def test_relative_imports_of_a_directory_with_main_work(gradviz: Run, tmp_path: 
     assert gradviz("trace", folder).stdout == "1 __main__\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ending", "status"), [("sys.exit(3)", 3), ("sys.exit()", 0), ("raise SystemExit", 0), ("exit('bye')", 1)]
 )
@@ -113,6 +114,7 @@ def test_the_exit_status_is_the_scripts(
     assert info()["passes"] == 1
 
 
+@pytest.mark.slow
 def test_a_script_that_raises_ends_as_under_python_and_leaves_its_trace(
     gradviz: Run, info: Info, tmp_path: Path
 ) -> None:
@@ -332,12 +334,14 @@ def test_a_process_that_starts_no_other_is_told_as_a_whole(gradviz: Run, tmp_pat
     assert "recorded no operation on a tensor" in told
 
 
+@pytest.mark.slow
 def test_stdout_is_never_touched(gradviz: Run, gradviz_here: Run, tmp_path: Path) -> None:
     path = script(tmp_path, DIFFERENTIATES)
     assert gradviz_here("trace", path).stdout == ""
     assert gradviz("trace", "--graph", "x.svg", path).stdout == ""
 
 
+@pytest.mark.slow
 def test_a_picture_may_be_asked_for_before_or_behind_the_script(gradviz: Run, tmp_path: Path) -> None:
     path = script(tmp_path, "import sys\nprint(sys.argv[1:])\n" + DIFFERENTIATES)
     assert gradviz("trace", "--graph", "a.svg", path, "x").stdout == "['x']\n"
@@ -747,6 +751,7 @@ def test_a_quiet_recording_prints_what_the_script_prints(gradviz_here: Run, tmp_
     assert (tmp_path / "script.gradviz").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.parametrize(
     ("before", "is_frozen"),

@@ -184,6 +184,7 @@ def scaled_run(folder: Path, name: str, factor: str = "3", share: str = "0.5") -
     return trace
 
 
+@pytest.mark.slow
 def test_a_scaling_of_the_data_is_named_at_its_own_line(tmp_path: Path) -> None:
     one, other = scaled_run(tmp_path, "one"), scaled_run(tmp_path, "other", factor="3.03")
     found = compared(one, other)
@@ -192,12 +193,14 @@ def test_a_scaling_of_the_data_is_named_at_its_own_line(tmp_path: Path) -> None:
     assert "numbers  line 6: mul with 3.03 instead of 3.0" in told
 
 
+@pytest.mark.slow
 def test_of_several_arguments_those_that_differ_are_named(tmp_path: Path) -> None:
     found = compared(scaled_run(tmp_path, "one"), scaled_run(tmp_path, "other", share="0.6"))
     assert found["numbers"]["other"]["line"] == 7
     assert found["numbers"]["arguments"] == ["p=0.5", "p=0.6"]
 
 
+@pytest.mark.slow
 def test_runs_with_the_same_numbers_have_no_others(tmp_path: Path) -> None:
     one, other = scaled_run(tmp_path, "one"), scaled_run(tmp_path, "other")
     assert compared(one, other)["numbers"] is None

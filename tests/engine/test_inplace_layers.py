@@ -158,6 +158,7 @@ print(net.weight.tolist(), net.bias.tolist(), net.weight.grad.tolist())
 """
 
 
+@pytest.mark.slow
 @TORCH
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
 def test_processes_that_are_forked_share_a_module() -> None:

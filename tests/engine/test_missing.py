@@ -65,6 +65,7 @@ def test_every_name_of_pytorchs_tensor_is_there_or_said_to_be_missing() -> None:
     assert pytorchs - ours == set(TENSOR_LACKS)
 
 
+@pytest.mark.slow
 def test_what_a_tensor_lacks_is_not_among_its_names() -> None:
     x = engine.ones(1)
     assert not set(dir(x)) & set(TENSOR_LACKS)

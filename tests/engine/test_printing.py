@@ -229,6 +229,7 @@ OPTIONS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @settings(deadline=None, max_examples=100)
 @given(array=arrays(), options=st.one_of(st.just({}), OPTIONS), grad=st.booleans())

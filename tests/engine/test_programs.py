@@ -42,6 +42,7 @@ def first_sentence(message: str) -> str:
     return re.split(r"(?<=[a-z)])\. |\n", message)[0].rstrip(".")
 
 
+@pytest.mark.slow
 @programs
 def test_a_traced_program_prints_what_it_prints_with_pytorch(program: Path, gradviz: Run) -> None:
     done = gradviz("trace", "--engine", "numpy", program)

@@ -66,6 +66,7 @@ def test_an_element_gets_from_each_path_what_autograd_gives(
     assert values == pytest.approx(sorted((direct, through), key=abs, reverse=True), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_paths_that_are_not_shown_are_the_rest(tmp_path: Path, head: torch.nn.Linear) -> None:
     x, mixed = torch.randn(8, 20), torch.randn(10, 10)
     with gradviz.record(tmp_path / "run.gradviz", values="inputs"):

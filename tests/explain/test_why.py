@@ -95,6 +95,7 @@ TENSOR_OPS = [
 ]
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     st.sampled_from(SHAPES),

@@ -65,6 +65,7 @@ def test_equal_blocks_are_one_that_is_open(traced: Traced) -> None:
     assert shown == {f"{family}/fc1": BLOCKS, f"{family}/act": BLOCKS, f"{family}/fc2": BLOCKS, "head": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [4, 48])
 def test_the_picture_is_as_large_for_any_number_of_blocks(traced: Traced, count: int) -> None:
     assert len(folded(graph_of(Net(count), traced)).nodes) == len(folded(graph_of(Net(6), traced)).nodes)

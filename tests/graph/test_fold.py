@@ -186,6 +186,7 @@ def test_blocks_in_blocks_are_found() -> None:
     assert "mul · add ×3" in labels
 
 
+@pytest.mark.slow
 def test_the_blocks_of_a_network_are_drawn_once(traced: Traced) -> None:
     def transformer() -> None:
         torch.manual_seed(0)
@@ -206,6 +207,7 @@ def test_ops_of_which_each_only_serves_the_next_are_one_run() -> None:
     assert (group.kind, group.label) == (RUN, "mul · add · relu …")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [400, 5_000])
 def test_a_graph_of_any_size_is_folded_small(length: int) -> None:
     result = folded(chain(length))

@@ -574,6 +574,7 @@ def lines_run(work: Callable[[], object]) -> int:
     return lines
 
 
+@pytest.mark.slow
 def test_the_work_to_build_a_graph_is_proportional_to_its_size(traced: Traced) -> None:
     work = []
     for turns in (10, 100, 200, 400):
@@ -583,6 +584,7 @@ def test_the_work_to_build_a_graph_is_proportional_to_its_size(traced: Traced) -
     assert work[2] - work[1] < 2.2 * (work[1] - work[0])
 
 
+@pytest.mark.slow
 def test_what_is_made_without_the_collector_counts_as_old_and_what_was_frozen_stays_frozen() -> None:
     gc.collect()
     with no_collection():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 
 import gradviz.engine as torch
@@ -551,6 +552,7 @@ class Wider(torch.nn.Module):
         return (self.inner(x).tanh() * 2 + self.shift(x)).exp().tanh().sin().abs()
 
 
+@pytest.mark.slow
 def test_blocks_of_one_class_are_all_open_or_all_shut(traced: Traced) -> None:
     opened = {}
     for count in (3, 4, 5, 6):

@@ -77,12 +77,14 @@ def test_the_answer_to_a_question_in_the_middle_of_a_network_is_its_gradient() -
     assert answers == ["1", "[[6, 0]]", "[[4, 0]]", "[[1.94, 1]]", "yes"]
 
 
+@pytest.mark.slow
 def test_a_question_about_another_value_is_answered_by_the_pass_run_again() -> None:
     with _opened(lessons()["what_if"], "en") as session:
         answers = [session.exercise.solution(session, at) for at in range(3)]
     assert answers == ["10", "0", "-8"]
 
 
+@pytest.mark.slow
 def test_other_values_can_be_tried_but_not_what_the_open_question_asks_for(gradviz_here: Run) -> None:
     asked = "question; answer 10; question"
     for hidden in ("question; set x = 3", f"{asked}; set x=3", f"{asked}; answer 0; set x = -4"):
@@ -100,6 +102,7 @@ def test_other_values_can_be_tried_but_not_what_the_open_question_asks_for(gradv
     assert "all values are as they were recorded" in lines
 
 
+@pytest.mark.slow
 def test_what_becomes_of_a_pass_is_told_in_korean() -> None:
     with _opened(lessons()["what_if"], "ko") as session:
         while session.exercise.question is not None:
@@ -380,6 +383,7 @@ TERMS = {
 }  # Korean courses say them in English
 
 
+@pytest.mark.slow
 @every
 def test_all_that_a_korean_lesson_shows_is_korean(lesson: Lesson) -> None:
     with _opened(lesson, "ko") as session:
@@ -472,6 +476,7 @@ def shown_words(session: Session) -> list[str]:
     return [word for word in ENGLISH.findall(told) if not re.search("[a-z][A-Z]", word)]
 
 
+@pytest.mark.slow
 @every
 def test_no_word_of_a_korean_screen_is_english_but_those_of_the_field(lesson: Lesson) -> None:
     with _opened(lesson, "ko") as session:
@@ -550,6 +555,7 @@ def test_no_question_in_korean_says_gradient_in_english() -> None:
     assert [text for text in told if "gradient" in text.lower()] == []
 
 
+@pytest.mark.slow
 def test_each_korean_text_is_one_that_is_said_and_has_its_parts() -> None:
     gradviz = Path(words.__file__).parent.parent
     files = [file for room in ("words", "step", "learn", "page") for file in (gradviz / room).glob("*.py")]

@@ -33,6 +33,7 @@ def asked(lesson: Lesson, language: str) -> dict[str, Any]:
     return json.loads(found[1])["lesson"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("lesson", lessons().values(), ids=lambda lesson: lesson.name)
 def test_each_question_of_a_lesson_is_on_its_page_at_events_that_the_page_has(
@@ -82,6 +83,7 @@ def shown(page: str) -> Iterator[str]:
         yield from re.findall(r">([^<>]+)</text>", view["book"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lesson", lessons().values(), ids=lambda lesson: lesson.name)
 def test_no_word_of_a_korean_lesson_page_is_english_but_those_of_the_field(lesson: Lesson) -> None:
     with _opened(lesson, "ko") as session:
@@ -241,6 +243,7 @@ def test_a_korean_page_shows_no_english_in_the_browser(browser: Any, tmp_path: P
     tab.close()
 
 
+@pytest.mark.slow
 def test_other_values_can_be_tried_when_a_question_is_answered_and_those_asked_for_are_set(
     browser: Any, tmp_path: Path
 ) -> None:

@@ -112,6 +112,7 @@ def test_a_question_whose_event_never_comes_gets_one_line(gradviz: Run, file: Pa
     assert told == ["gradviz: this lesson has no event where kind == 'stepped'"]
 
 
+@pytest.mark.slow
 def test_scores_are_kept_and_listed(gradviz: Run) -> None:
     gradviz("learn", "leaves", input="1\n[1, 2]\nNone\n")
     gradviz("learn", "accumulation", input="0.6\n")

@@ -222,6 +222,7 @@ y = torch.log(x)
     assert "torch.log(x) made y" in done.stderr
 
 
+@pytest.mark.slow
 def test_it_stops_at_an_error_in_backward_before_the_script_deals_with_it(
     debug_alone: Run, plainly: Run
 ) -> None:
@@ -236,6 +237,7 @@ def test_it_stops_at_an_error_in_backward_before_the_script_deals_with_it(
     assert traceback in done.stderr
 
 
+@pytest.mark.slow
 def test_it_stops_where_an_error_that_ends_the_script_was_raised(debug_alone: Run, plainly: Run) -> None:
     done, plain = debug_alone(SHAPES, "info; continue", "--run"), plainly(SHAPES)
     assert "this error ends the script" in done.stderr
@@ -245,6 +247,7 @@ def test_it_stops_where_an_error_that_ends_the_script_was_raised(debug_alone: Ru
     assert plain.stderr[: plain.stderr.index("gradviz: recorded")] in done.stderr
 
 
+@pytest.mark.slow
 def test_what_the_script_prints_and_its_status_stay_its_own(debug_alone: Run, plainly: Run) -> None:
     script = LESSON + "import sys\nprint('to stderr', file=sys.stderr)\nsys.exit(7)\n"
     done = debug_alone(script, "continue", "--no-nan")
@@ -252,6 +255,7 @@ def test_what_the_script_prints_and_its_status_stay_its_own(debug_alone: Run, pl
     assert "> continue\nto stderr\ngradviz: " in done.stderr
 
 
+@pytest.mark.slow
 def test_a_script_sees_no_frame_of_the_debugger(debug_alone: Run) -> None:
     script = """\
 import traceback
@@ -270,6 +274,7 @@ except SystemExit as error:
     assert "'core', '']\n" in done.stderr  # and after it, the expression
 
 
+@pytest.mark.slow
 def test_quitting_ends_the_script_and_keeps_the_trace(debug_alone: Run, gradviz_here: Run) -> None:
     script = LESSON.replace("y = x**3", "try:\n    y = x**3\nfinally:\n    print('tidied up')")
     done = debug_alone(script, "next; quit")
@@ -278,6 +283,7 @@ def test_quitting_ends_the_script_and_keeps_the_trace(debug_alone: Run, gradviz_
     assert shown.splitlines()[1] == "event 3 of 3 · forward"
 
 
+@pytest.mark.slow
 def test_a_script_that_catches_everything_is_ended_at_its_next_pass(debug_alone: Run) -> None:
     script = """\
 import torch
@@ -299,6 +305,7 @@ def test_commands_that_are_left_look_at_the_end(debug: Run) -> None:
     assert done.stdout.endswith("nan, 0.7500])\n")
 
 
+@pytest.mark.slow
 def test_a_script_reads_its_own_standard_input(debug_alone: Run) -> None:
     script = """\
 import sys
@@ -348,6 +355,7 @@ def test_a_command_that_cannot_be_obeyed_ends_the_script(debug: Run) -> None:
     assert done.stdout == ""
 
 
+@pytest.mark.slow
 def test_the_page_shows_what_its_command_prints(gradviz: Run, tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs/debug.md").read_text()
     command, printed = re.findall(r"```console\n\$ gradviz (.*)\n```\n\n```text\n(.*?)```", page, re.DOTALL)[

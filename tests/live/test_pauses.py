@@ -96,6 +96,7 @@ def training(tmp_path: Path) -> Path:
     return tmp_path / "training.py"
 
 
+@pytest.mark.slow
 def test_it_stops_in_training_where_the_whole_trace_says(training: Path, tmp_path: Path) -> None:
     same_stops(training, tmp_path, (*WHATS, "scope model.2", "module model"))
 
@@ -131,6 +132,7 @@ def test_a_watch_stops_where_the_tensor_changes(training: Path, tmp_path: Path, 
         assert len(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", SHORT, ids=lambda path: path.stem)
 def test_it_stops_where_the_whole_trace_says(program: Path, tmp_path: Path) -> None:
     same_stops(program, tmp_path, WHATS)

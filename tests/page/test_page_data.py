@@ -92,6 +92,7 @@ def test_a_name_that_differs_is_another_structure(query: Query) -> None:
     assert shared.of(graph) == Trees().of(graph)
 
 
+@pytest.mark.slow
 def test_a_page_of_many_passes_is_the_same_when_made_again(tmp_path: Path) -> None:
     path = tmp_path / "run.gradviz"
     with gradviz.record(path):

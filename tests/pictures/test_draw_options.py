@@ -59,6 +59,7 @@ def test_a_large_graph_is_folded_and_says_so(traced: Traced, tmp_path: Path, gra
     assert re.search("folded: [0-9,]+ ops into", document)
 
 
+@pytest.mark.slow
 def test_depth_opens_so_many_levels(traced: Traced, tmp_path: Path, gradviz: Run) -> None:
     traced(deep).close()
     sizes = [len(elements(drawn(gradviz, tmp_path, "--depth", str(depth)), "node")) for depth in range(4)]
@@ -81,6 +82,7 @@ def size_of(document: str) -> tuple[float, float]:
     return float(found[1]), float(found[2])
 
 
+@pytest.mark.slow
 def test_a_pdf_has_one_page_and_its_text_is_text(traced: Traced, tmp_path: Path, gradviz: Run) -> None:
     traced(deep).close()
     assert gradviz("graph", "run.gradviz", "-o", "net.pdf").returncode == 0
@@ -90,6 +92,7 @@ def test_a_pdf_has_one_page_and_its_text_is_text(traced: Traced, tmp_path: Path,
     assert b"/FontFile2" in content
 
 
+@pytest.mark.slow
 def test_all_folds_nothing(traced: Traced, tmp_path: Path, gradviz: Run) -> None:
     traced(deep).close()
     document = drawn(gradviz, tmp_path, "--all")
@@ -99,6 +102,7 @@ def test_all_folds_nothing(traced: Traced, tmp_path: Path, gradviz: Run) -> None
     assert not any(node["kind"] == "group" for node in whole)
 
 
+@pytest.mark.slow
 def test_unfold_opens_one_scope(traced: Traced, tmp_path: Path, gradviz: Run) -> None:
     traced(deep).close()
     closed = drawn(gradviz, tmp_path, "--depth", "0")

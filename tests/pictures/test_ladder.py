@@ -81,6 +81,7 @@ def test_without_any_graphviz_things_stand_in_rows_and_the_picture_says_why(
     assert "placed in rows: graphviz-pure is not installed<" in svg(chain(20))
 
 
+@pytest.mark.slow
 def test_graphviz_is_given_so_much_time_and_no_more() -> None:
     document = layout.laid_out(scene_of(chain(600)), patience=0.001)
     assert "placed in rows: Graphviz did not finish in 0.001 s" in document
@@ -129,6 +130,7 @@ def test_what_goes_wrong_in_layout_is_one_clear_line(monkeypatch: pytest.MonkeyP
 # --- the last rung
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(programs())
 def test_in_rows_nothing_overlaps_and_what_is_computed_stands_below(graph: Graph) -> None:

@@ -48,6 +48,7 @@ def test_hostile_names_are_no_syntax(name: str) -> None:
     assert (sorted(nodes), len(edges)) == (["n1", "op1", "t1"], 2)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=60))
 def test_no_name_is_syntax(name: str) -> None:
     nodes, _ = parsed(to_mermaid(one_node(name)))
@@ -60,6 +61,7 @@ def test_names_that_mermaid_keeps_for_itself_are_no_ids() -> None:
     assert all(re.fullmatch(r"(t|op|n|g)\d+(v\d+)?", name) for name in nodes)
 
 
+@pytest.mark.slow
 def test_what_is_too_much_for_a_code_host_is_cut_and_said() -> None:
     text = to_mermaid(chain(2_000))
     assert len(text) <= MOST_TEXT

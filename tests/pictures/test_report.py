@@ -45,6 +45,7 @@ def reported(gradviz_here: Command, tmp_path: Path) -> Callable[[str], str]:
     return run
 
 
+@pytest.mark.slow
 def test_findings_curves_and_picture_are_linked(reported: Callable[[str], str]) -> None:
     page = reported(STALE)
     assert 'id="finding-1"' in page
@@ -64,6 +65,7 @@ def test_findings_curves_and_picture_are_linked(reported: Callable[[str], str]) 
     assert "SGD: 0.01, the same at all steps" in page
 
 
+@pytest.mark.slow
 def test_nothing_of_the_trace_is_markup(reported: Callable[[str], str]) -> None:
     page = reported(STALE)
     assert "<i>stale" not in page
@@ -74,12 +76,14 @@ def test_nothing_of_the_trace_is_markup(reported: Callable[[str], str]) -> None:
     assert not re.findall(r"""(?:src|href)=["'](?:https?:)?//""", page)
 
 
+@pytest.mark.slow
 def test_a_sound_run_has_no_findings_and_says_what_was_checked(reported: Callable[[str], str]) -> None:
     page = reported(STALE.replace("    loss.backward()", "    optimizer.zero_grad()\n    loss.backward()"))
     assert "No findings" in page
     assert re.search(r"\d+ rules were checked", page)
 
 
+@pytest.mark.slow
 def test_a_trace_without_values_or_passes_has_a_report(gradviz_here: Command, tmp_path: Path) -> None:
     (tmp_path / "stale.py").write_text(STALE)
     gradviz_here("trace", "--engine", "numpy", "--values", "none", "stale.py")
@@ -89,6 +93,7 @@ def test_a_trace_without_values_or_passes_has_a_report(gradviz_here: Command, tm
     assert (done.returncode, done.stderr) == (2, "gradviz: a report is an .html file, not report.pdf\n")
 
 
+@pytest.mark.slow
 def test_several_runs_have_their_curves_together(gradviz_here: Command, tmp_path: Path) -> None:
     (tmp_path / "stale.py").write_text(STALE)
     (tmp_path / "sound.py").write_text(
@@ -172,12 +177,14 @@ def test_the_numbers_below_a_chart_are_round(first: int, last: int, numbers: lis
     assert [int(number.replace(",", "")) for number in below] == numbers
 
 
+@pytest.mark.slow
 def test_a_run_without_steps_says_so_where_changes_would_be(reported: Callable[[str], str]) -> None:
     page = reported(STALE.replace("    optimizer.step()\n", ""))
     changes = page.partition("Change of each module relative to its size, by step")[2]
     assert changes.startswith("</h3><p class='quiet'>No step of an optimizer was recorded.</p>")
 
 
+@pytest.mark.slow
 def test_a_leaf_that_no_optimizer_changes_is_not_said_to_have_unknown_changes(
     reported: Callable[[str], str],
 ) -> None:
@@ -287,6 +294,7 @@ def test_it_prints_within_a_page(browser: Any, reported: Callable[[str], str], t
     context.close()
 
 
+@pytest.mark.slow
 def test_the_model_and_the_distributions_are_tables(reported: Callable[[str], str]) -> None:
     page = reported(NET)
     model = page[page.index('id="model"') : page.index('id="distributions"')]

@@ -33,6 +33,7 @@ def test_the_table_is_written_as_the_script_writes_it() -> None:
     assert script.TABLE.read_text(encoding="utf-8") == script.written(TABLE)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_the_installed_pytorch_gives_what_the_table_says() -> None:
     torch = pytest.importorskip("torch")

@@ -155,6 +155,7 @@ def test_processes_of_a_script_are_ranks(method: str, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
 def test_what_each_process_prints_is_kept_in_its_own_trace(method: str, tmp_path: Path) -> None:
     done = traced(tmp_path, "--ranks", "--printed", "processes.py", method)
@@ -183,12 +184,14 @@ def test_ranks_that_run_scripts_are_recorded(what: list[str], tmp_path: Path) ->
         assert trace.meta["values"] == "none"
 
 
+@pytest.mark.slow
 def test_what_ranks_that_run_scripts_print_is_kept(tmp_path: Path) -> None:
     traced(tmp_path, "--ranks", "--printed", "scripts.py", "rank.py")
     line = "['a b', '--c'] 1 4.0 False"
     assert printed_in(tmp_path, "rank") == [[line], [line]]
 
 
+@pytest.mark.slow
 def test_without_ranks_it_is_said_that_processes_are_not_recorded(tmp_path: Path) -> None:
     done = traced(tmp_path, "scripts.py", "rank.py")
     assert list(recorded(tmp_path)) == ["scripts.gradviz"]
@@ -196,6 +199,7 @@ def test_without_ranks_it_is_said_that_processes_are_not_recorded(tmp_path: Path
     assert "gradviz trace --ranks SCRIPT records each" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_name_has_the_rank_and_the_host_where_it_says(tmp_path: Path) -> None:
     for rank in range(2):
         traced(tmp_path, "-o", "my.{rank}.{host}.gradviz", "rank.py", RANK=str(rank), WORLD_SIZE="2")
@@ -205,6 +209,7 @@ def test_a_name_has_the_rank_and_the_host_where_it_says(tmp_path: Path) -> None:
     assert [row.split()[0] for row in shown.splitlines()[2:4]] == ["0", "1"]
 
 
+@pytest.mark.slow
 def test_a_sitecustomize_of_the_user_is_run_too(tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.mkdir()
@@ -219,6 +224,7 @@ def test_a_sitecustomize_of_the_user_is_run_too(tmp_path: Path) -> None:
     assert done.stdout == "True\n", done.stderr
 
 
+@pytest.mark.slow
 def test_a_launcher_of_one_process_that_is_no_rank_is_recorded(tmp_path: Path) -> None:
     # `accelerate launch` without GPUs runs the script as it is: a stand-in of that name does the same
     launcher = tmp_path / "bin" / "accelerate"

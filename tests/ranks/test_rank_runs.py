@@ -182,6 +182,7 @@ for step in range(2):
 """
 
 
+@pytest.mark.slow
 def test_a_parameter_that_one_rank_has_written_is_one_box_with_both_values(tmp_path: Path) -> None:
     recorded(tmp_path, 2, program=WRITTEN)
     queries = {rank: Query(open_trace(tmp_path / f"train.rank{rank}.gradviz")) for rank in range(2)}
@@ -216,6 +217,7 @@ def frozen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_each_accumulator_is_compared_with_that_of_the_same_leaf(frozen: Path) -> None:
     queries = {rank: Query(open_trace(frozen / f"train.rank{rank}.gradviz")) for rank in range(2)}
     graph = over_ranks({rank: build(query, 1) for rank, query in queries.items()}, queries)
@@ -243,6 +245,7 @@ for step in range(2):
 """
 
 
+@pytest.mark.slow
 def test_the_parts_of_a_layer_are_not_compared(tmp_path: Path) -> None:
     recorded(tmp_path, 2, program=PARTS)
     written = gradviz(tmp_path, "graph", ".", "--pass", "1", "-o", "ranks.json").stdout
@@ -251,6 +254,7 @@ def test_the_parts_of_a_layer_are_not_compared(tmp_path: Path) -> None:
     assert [node.get("ranks") for node in nodes if node["name"] == "part"] == [None]
 
 
+@pytest.mark.slow
 def test_a_rank_without_the_pass_is_named(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SHORTER)
     for rank in range(3):

@@ -83,6 +83,7 @@ def cut_out(path: Path, number: int) -> Path:
 CASES = [(training, 4), (training, 1), (names_of_the_script, 2), *PROGRAMS.items()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("program", "number"), CASES)
 def test_a_capsule_gives_what_was_recorded(path: Path, program: Callable[[], object], number: int) -> None:
     recorded(path, program)
@@ -92,6 +93,7 @@ def test_a_capsule_gives_what_was_recorded(path: Path, program: Callable[[], obj
     assert whole.gradients.keys() == alone.gradients.keys()
 
 
+@pytest.mark.slow
 def test_a_capsule_holds_one_pass_and_is_read_by_every_command(path: Path) -> None:
     recorded(path, training)
     capsule = cut_out(path, 4)
@@ -110,6 +112,7 @@ def test_a_capsule_holds_one_pass_and_is_read_by_every_command(path: Path) -> No
         assert invoked(words).exit_code in (0, 1), words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("program", "number"), CASES)
 def test_the_script_of_a_pass_gives_what_was_recorded(
     path: Path, program: Callable[[], object], number: int

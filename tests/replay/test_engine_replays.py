@@ -163,6 +163,7 @@ PROGRAMS: dict[Callable[[], None], int] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_every_pass_gives_what_was_recorded(path: Path, program: Callable[[], None]) -> None:
     recorded(path, program)
@@ -232,6 +233,7 @@ def test_a_gradient_that_underflows_is_there_in_float64(path: Path) -> None:
     assert found.changes[-1].after == pytest.approx(2e-50, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_what_is_computed_without_grad_mode_is_held(path: Path) -> None:
     def program() -> None:
         x = torch.tensor(3.0, requires_grad=True)
@@ -245,6 +247,7 @@ def test_what_is_computed_without_grad_mode_is_held(path: Path) -> None:
     assert [name.partition(",")[0] for _, name in found.held] == ["target"]
 
 
+@pytest.mark.slow
 def test_what_cannot_run_again_is_named_where_it_ends_a_gradient(path: Path) -> None:
     class Double(torch.autograd.Function):
         @staticmethod
@@ -328,6 +331,7 @@ def test_the_parts_of_samples_are_those_of_the_loss(path: Path) -> None:
     assert worst.split()[1:3] == ["133.333", "133.3"]  # (2·10)²/3, and 2·2·10²/3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("version", "expected"), [("2.15.0", ("w.clamp(min=0.0)",)), ("2.13.0", ())])
 def test_a_run_on_another_version_names_the_ops_that_it_defines_otherwise(
     path: Path, monkeypatch: pytest.MonkeyPatch, version: str, expected: tuple[str, ...]

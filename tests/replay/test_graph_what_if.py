@@ -38,6 +38,7 @@ def texts(folder: Path, program: Callable[[], object], *edits: str, values: str 
     return "\n".join(line.strip() for line in shown.replace("\N{NO-BREAK SPACE}", "").splitlines())
 
 
+@pytest.mark.slow
 def test_values_and_gradients_stand_before_and_after(tmp_path: Path) -> None:
     shown = texts(tmp_path, a_product, "x=4")
     assert "scalar = 3 → 4" in shown
@@ -65,6 +66,7 @@ def test_what_stays_as_it_was_is_named(tmp_path: Path) -> None:
     assert "held as recorded: target, line" in texts(tmp_path, program, "x=4")
 
 
+@pytest.mark.slow
 def test_several_edits_are_made_together(tmp_path: Path) -> None:
     assert ".grad = 36 → 60" in texts(tmp_path, a_product, "x=4", "w=5")  # 10 x + 5 x
 
@@ -89,6 +91,7 @@ def test_a_value_that_was_not_kept_is_drawn_before_and_after(tmp_path: Path) -> 
     assert "[100] rms 2 → rms 6" in texts(tmp_path, program, "x=3")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("edit", "told"),
     [

@@ -43,6 +43,7 @@ def attention() -> None:
     loss.backward()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "tensor"),
     [(network, "net.0.weight[3, 0]"), (network, "net.3.weight"), (attention, "q[1, 2, 3]")],
@@ -96,6 +97,7 @@ def elements(query: Query, event: int) -> list[bytes | None]:
     return [None if value is None or value.array is None else value.array.tobytes() for value in values]
 
 
+@pytest.mark.slow
 def test_the_stepper_prints_elements(tmp_path: Path) -> None:
     path = recorded(tmp_path / "run.gradviz", network, "inputs")
     shown = invoked(["step", str(path), "--commands", "last; print net.0.weight.grad[0, :2]"]).stdout
@@ -144,6 +146,7 @@ def cut_by_a_detach() -> None:
     assert first.grad is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["nan", "until nan", "break nan; continue"])
 def test_the_stepper_stops_at_the_nan_that_the_command_names(tmp_path: Path, command: str) -> None:
     path = recorded(tmp_path / "run.gradviz", root_of_a_negative_mean)

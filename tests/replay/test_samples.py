@@ -52,6 +52,7 @@ def test_the_parts_are_those_that_are_known_by_hand(path: Path) -> None:
     assert found.mixing is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scale", "factor"),
     [
@@ -119,6 +120,7 @@ def test_a_leaf_that_is_written_to_in_between_has_one_gradient(path: Path) -> No
     assert [term.norm for term in told_apart(path, program).terms] == [7.0, 2.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "reduce", [lambda w: torch.sum(input=w), lambda w: w.sum(dim=None), lambda w: w.sum((0, 1))]
 )

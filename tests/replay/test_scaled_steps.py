@@ -68,6 +68,7 @@ def scaled(path: Path, text: str = "lr=0.1", number: int | None = 2) -> ScaledSt
         return scaled_step(words, runner_of(words.query), number, text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 40], ids=["small", "large"])
 @pytest.mark.parametrize("place", range(len(OPTIMIZERS)))
 def test_the_loss_is_that_of_a_run_with_the_other_rate(path: Path, place: int, size: int) -> None:
@@ -110,6 +111,7 @@ def test_a_parameter_that_was_written_to_behind_its_step_is_not_taken_for_what_t
         scaled(recorded(path, program), number=1)
 
 
+@pytest.mark.slow
 def test_a_pass_without_a_step_of_its_own_is_refused(path: Path) -> None:
     def program() -> None:
         w = torch.tensor(2.0, requires_grad=True)
@@ -124,6 +126,7 @@ def test_a_pass_without_a_step_of_its_own_is_refused(path: Path) -> None:
     assert scaled(path, number=2).steps[0].after == pytest.approx(2 - 0.8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["0.1", "momentum=0.1", "lr=", "lr=nan"])
 def test_what_is_no_factor_is_refused(path: Path, text: str) -> None:
     recorded(path, lambda: training(OPTIMIZERS[0]))
@@ -131,6 +134,7 @@ def test_what_is_no_factor_is_refused(path: Path, text: str) -> None:
         scaled(path, text)
 
 
+@pytest.mark.slow
 def test_the_command_shows_the_loss_beside_both_steps(path: Path) -> None:
     def program() -> None:
         w = torch.tensor(3.0, requires_grad=True)
@@ -175,6 +179,7 @@ def test_the_loss_of_the_others_is_their_sum(path: Path) -> None:
     assert without(recorded(path, program), -2) == {"loss": 20.0, "w.grad": 20.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index", [0, 1, 3])
 def test_a_mean_over_classes_is_that_of_a_run_without_the_sample(path: Path, index: int) -> None:
     target = torch.tensor([0, 2, -100, 1])

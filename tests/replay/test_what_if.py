@@ -177,6 +177,7 @@ def test_a_clamp_is_left_out(path: Path) -> None:
     assert after(asked(path, without=(f"clamp@{line}",))) == {"loss": -1.5, "x.grad": [1.0, 1.0]}
 
 
+@pytest.mark.slow
 def test_what_cannot_be_computed_again_is_said_to_be_held(path: Path) -> None:
     def program() -> None:
         x = torch.tensor(3.0, requires_grad=True)
@@ -362,6 +363,7 @@ def test_a_trace_of_another_grade_says_how_to_record_it(path: Path) -> None:
         asked(path)
 
 
+@pytest.mark.slow
 def test_a_script_that_ran_on_our_engine_runs_again_on_it(path: Path) -> None:
     script = path.with_name("script.py")
     script.write_text("import torch\ntorch.ones(2, requires_grad=True).sum().backward()\n")
@@ -482,6 +484,7 @@ assert "torch" not in sys.modules
 """
 
 
+@pytest.mark.slow
 def test_without_pytorch_a_pass_runs_again_on_our_engine(path: Path) -> None:
     torch.manual_seed(0)
     net = torch.nn.Sequential(

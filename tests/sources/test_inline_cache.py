@@ -268,6 +268,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, l
     return found
 
 
+@pytest.mark.slow
 def test_what_the_cache_tells_is_what_the_long_way_tells(recorded: dict[str, Any]) -> None:
     (_, cached), (_, plain) = recorded["with"], recorded["without"]
     assert len(cached) == len(plain) > 1000

@@ -106,6 +106,7 @@ def test_it_is_there_where_the_last_passes_are_left_out_or_kept_alone(
     assert is_of(found, weight)
 
 
+@pytest.mark.slow
 @both_engines
 def test_a_network_is_freed_as_without_a_recording(on: Any, tmp_path: Path) -> None:
     with gradviz.record(tmp_path / "run.gradviz"):
@@ -117,6 +118,7 @@ def test_a_network_is_freed_as_without_a_recording(on: Any, tmp_path: Path) -> N
         assert (module(), weight()) == (None, None)
 
 
+@pytest.mark.slow
 @both_engines
 def test_modules_that_are_made_for_each_pass_are_counted_64_times(on: Any, tmp_path: Path) -> None:
     class Wrapper(on.nn.Module):  # type: ignore[misc,name-defined]
@@ -179,6 +181,7 @@ def test_a_module_that_is_freed_inside_a_transform_is_not_read(tmp_path: Path) -
     assert all(one.last is None for one in counted(tmp_path / "run.gradviz").values())
 
 
+@pytest.mark.slow
 def test_the_report_shows_it_behind_the_passes(
     tmp_path: Path, gradviz_here: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:

@@ -173,11 +173,13 @@ def test_while_another_program_holds_the_file_a_run_goes_on_and_passes_are_chose
         assert [one.number for one in trace.passes if one.recorded] == [*range(1, 11), 20, 24, 25, 26, 30]
 
 
+@pytest.mark.slow
 def test_the_cure_names_the_line(tmp_path: Path) -> None:
     said = checked(tmp_path, "numpy", "1500", 1520, 1500)
     assert "nonfinite-forward train.py:11" in said
 
 
+@pytest.mark.slow
 def test_a_step_behind_passes_without_values_is_not_at_fault(tmp_path: Path) -> None:
     said = checked(tmp_path, "numpy", "every:50", 100, 70)
     assert "lr-too-large" not in said

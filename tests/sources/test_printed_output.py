@@ -85,6 +85,7 @@ ODD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ODD.values(), ids=ODD.keys())
 def test_a_program_prints_the_same(program: str, tmp_path: Path) -> None:
     if "os.fork" in program and sys.platform == "win32":
@@ -159,6 +160,7 @@ def test_a_line_that_is_printed_while_events_are_taken_out_keeps_its_place(
         ]
 
 
+@pytest.mark.slow
 def test_info_tells_of_printed_lines_and_a_redacted_copy_has_none(tmp_path: Path) -> None:
     _, path = recorded(tmp_path, TRAINING, "--printed")
     assert "2 printed lines" in invoked(["info", str(path)]).output

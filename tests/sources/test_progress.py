@@ -68,6 +68,7 @@ class Terminal:
         return [line.rstrip() for line in self.screen.display if line.strip()]
 
 
+@pytest.mark.slow
 def test_every_few_seconds_a_line_has_the_size_of_the_trace(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "-c", GROWING)
     terminal.read_until(lambda: "recorded" in terminal.screen.display[1])

@@ -172,6 +172,7 @@ def test_on_a_device_norms_are_read_by_the_numbers_that_have_arrived(
     assert read[-10:] == [*range(111, 121)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["here", "on a device"])
 def test_one_step_of_sixteen_says_how_much_it_changes_all_parameters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
@@ -331,6 +332,7 @@ def jump_in_25(step: int, loss: Any, net: Any) -> Any:
     return loss * 1000 if step == 25 else loss
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("disturb", "at", "why"), [(nan_in_15, 15, "nan"), (jump_in_25, 25, "jump")], ids=["nan", "jump"]
 )
@@ -404,6 +406,7 @@ def test_a_nan_that_no_number_shows_has_the_same_passes_recorded_however_late_it
         assert in_detail(trace) == [*range(1, 11), 20, 21, 22, 23, 30]
 
 
+@pytest.mark.slow
 def test_a_nan_that_was_not_watched_is_told_by_its_pass(tmp_path: Path) -> None:
     recorded(tmp_path, Loop(disturb=nan_in_15)).close()
     (found,) = gradviz.check(tmp_path / "run.gradviz").at_least("error")
@@ -411,6 +414,7 @@ def test_a_nan_that_was_not_watched_is_told_by_its_pass(tmp_path: Path) -> None:
     assert "NaN is seen first in the loss, and pass 15 was not recorded in detail" in found.message
 
 
+@pytest.mark.slow
 def test_a_nan_that_no_norm_has_shown_is_told_with_the_passes_that_show_it(tmp_path: Path) -> None:
     def program() -> None:
         torch.manual_seed(0)
@@ -480,6 +484,7 @@ def test_the_table_of_passes_says_why_a_pass_was_recorded(tmp_path: Path) -> Non
     assert [norm for _, _, norm, _ in rows] == pytest.approx(loop.norms, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("long", [200_000, 100], ids=["short", "long"])
 def test_info_shows_why_passes_were_recorded_and_the_course_of_the_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, long: int
@@ -518,6 +523,7 @@ def test_every_step_and_its_rate_are_kept(tmp_path: Path) -> None:
     assert [str(found) for found in gradviz.check(tmp_path / "run.gradviz").at_least("warning")] == []
 
 
+@pytest.mark.slow
 def test_graphs_that_are_kept_are_found_although_passes_are_left_out(tmp_path: Path) -> None:
     class Meter:
         mean = torch.zeros(())
@@ -579,6 +585,7 @@ def test_gradients_that_are_summed_over_passes_are_no_fault(tmp_path: Path) -> N
     assert [str(found) for found in gradviz.check(tmp_path / "run.gradviz").at_least("warning")] == []
 
 
+@pytest.mark.slow
 def test_passes_that_are_summed_are_counted_where_all_were_watched(tmp_path: Path) -> None:
     def program() -> None:
         net = torch.nn.Linear(4, 1)
@@ -660,6 +667,7 @@ def test_what_the_program_replaces_meanwhile_stays(tmp_path: Path) -> None:
         torch.nn.Module.zero_grad = plain
 
 
+@pytest.mark.slow
 def test_a_pass_that_is_left_out_takes_less_than_200_bytes(tmp_path: Path) -> None:
     def train(steps: int) -> int:
         net = torch.nn.Linear(4, 1)

@@ -183,6 +183,7 @@ def test_what_is_compiled_is_the_program_alone(tmp_path: Path) -> None:
     assert "fault of gradviz" not in traced.stderr
 
 
+@pytest.mark.slow
 def test_what_was_compiled_before_is_compiled_the_same_while_it_is_recorded(tmp_path: Path) -> None:
     graphs: list[list[str]] = []
 
@@ -234,6 +235,7 @@ with torch.no_grad():
     assert done.stdout == "torch.Size([2, 3, 8])\n", done.stderr
 
 
+@pytest.mark.slow
 def test_what_compiled_code_writes_over_is_told(tmp_path: Path) -> None:
     net = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
@@ -294,6 +296,7 @@ class Net(torch.nn.Module):
         return self.last(self.first(x).tanh())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "inside", "in place"])
 def test_a_compiled_model_is_one_op_of_its_inputs_and_parameters(tmp_path: Path, when: str) -> None:
     """Its backward is compiled when it first runs: nothing of that is told, and nothing of what it runs."""
@@ -319,6 +322,7 @@ def test_a_compiled_model_is_one_op_of_its_inputs_and_parameters(tmp_path: Path,
         assert nodes == ["CompiledFunctionBackward", "SumBackward0"] * 2
 
 
+@pytest.mark.slow
 def test_what_follows_a_step_in_compiled_code_is_not_seen_either(tmp_path: Path) -> None:
     torch._dynamo.reset()
     net = Net()

@@ -219,6 +219,7 @@ def run_recorded(folder: Path, expected: list[str], **settings: Any) -> list[str
 # --- a PyTorch that lacks something
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", torch_needs.NEEDED)
 def test_a_pytorch_that_lacks_a_name_is_not_recorded(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: list[str]
@@ -322,6 +323,7 @@ def reached(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     return ran
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_program_does_not_notice_a_function_of_the_recorder_that_fails(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: list[str], reached: set[str]

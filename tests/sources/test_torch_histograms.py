@@ -188,6 +188,7 @@ def test_few_passes_are_looked_at_and_few_elements_of_each_tensor(tmp_path: Path
     assert [*found["net.1", "activation"].histograms] == [1, 2, 4, 8]
 
 
+@pytest.mark.slow
 def test_the_report_does_not_say_that_the_ends_are_those_of_a_large_tensor(
     tmp_path: Path, gradviz_here: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
@@ -347,6 +348,7 @@ def test_of_many_layers_some_at_all_depths_are_shown(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_histogram_is_in_the_column_of_its_pass(
     net: Any, tmp_path: Path, gradviz_here: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
@@ -361,6 +363,7 @@ def test_a_histogram_is_in_the_column_of_its_pass(
     assert row.startswith('<td></td><td class="spread"><b>4</b>')
 
 
+@pytest.mark.slow
 def test_the_report_shows_them(
     tmp_path: Path, gradviz_here: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:

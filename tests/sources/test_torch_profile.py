@@ -137,6 +137,7 @@ optimizer.step(closure)
         assert of_line(trace, 9).seconds[OPTIMIZER] > 0
 
 
+@pytest.mark.slow
 def test_the_slowest_line_is_first(
     traced: Callable[..., Trace], gradviz_here: Command, tmp_path: Path
 ) -> None:
@@ -190,6 +191,7 @@ def test_a_redacted_copy_has_the_costs(traced: Callable[..., Trace], tmp_path: P
         assert profile(Query(copy)).total.seconds == pytest.approx(before.seconds)
 
 
+@pytest.mark.slow
 def test_gradvizs_own_engine_is_not_measured(gradviz_here: Command, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(
         "import torch\ntorch.nn.Linear(3, 2)(torch.ones(2, 3)).sum().backward()\n"

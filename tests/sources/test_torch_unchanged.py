@@ -155,6 +155,7 @@ def test_without_pytorch_one_line_says_so(
     assert "PyTorch, which is not installed: pip install torch" in " ".join(said.split())
 
 
+@pytest.mark.slow
 def test_no_tensor_is_kept_alive_and_none_has_something_put_on_it(record: Record) -> None:
     alive: list[weakref.ref[object]] = []
 
@@ -581,6 +582,7 @@ def _attributes(text: str) -> set[str]:
     }
 
 
+@pytest.mark.slow
 def test_what_the_recorder_takes_of_pytorch_that_is_not_public_is_named_as_needed() -> None:
     from gradviz.sources.torch_needs import NEEDED
 

@@ -72,6 +72,7 @@ def test_what_is_shown_of_an_error_is_what_is_shown_without_the_recorder(name: s
     )
 
 
+@pytest.mark.slow
 def test_an_import_of_pytorch_that_fails_shows_no_frame_of_ours(tmp_path: Path) -> None:
     package = tmp_path / "torch"
     package.mkdir()

@@ -51,6 +51,7 @@ def job(tmp_path: Path) -> Path:
     return package.parent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["auto", "numpy"])
 def test_a_package_torch_beside_the_script_is_the_users(
     engine: str, gradviz: Run, job: Path, environment: dict[str, str]
@@ -61,6 +62,7 @@ def test_a_package_torch_beside_the_script_is_the_users(
     assert "PyTorch" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_file_torch_beside_the_script_is_the_users(
     gradviz: Run, tmp_path: Path, environment: dict[str, str]
 ) -> None:
@@ -82,6 +84,7 @@ def test_a_recording_inside_a_program_leaves_the_users_torch_alone(
     assert (ended.stdout, ended.stderr) == ("my __init__.py\nmy deeper.py\n", "")
 
 
+@pytest.mark.slow
 def test_without_pytorch_it_is_said_which_engine_serves_and_why(
     gradviz: Run, tmp_path: Path, without_pytorch: dict[str, str]
 ) -> None:
@@ -94,6 +97,7 @@ def test_without_pytorch_it_is_said_which_engine_serves_and_why(
     )
 
 
+@pytest.mark.slow
 def test_nothing_is_said_where_the_engine_was_asked_for(
     gradviz: Run, tmp_path: Path, without_pytorch: dict[str, str]
 ) -> None:
@@ -101,6 +105,7 @@ def test_nothing_is_said_where_the_engine_was_asked_for(
     assert "PyTorch" not in gradviz("trace", "--engine", "numpy", "job.py", env=without_pytorch).stderr
 
 
+@pytest.mark.slow
 def test_a_folder_torch_that_is_no_package_hides_no_engine(
     gradviz: Run, tmp_path: Path, without_pytorch: dict[str, str]
 ) -> None:

@@ -89,6 +89,7 @@ def test_tangents_without_a_pass_have_nothing_beside_them(tmp_path: Path) -> Non
 OPS = ("h * x", "torch.sin(h)", "h + x", "torch.tanh(h) * h", "torch.exp(-h * h)", "h - x * x")
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.sampled_from(OPS), min_size=1, max_size=5),

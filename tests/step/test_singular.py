@@ -74,6 +74,7 @@ def said_by_all_verbs(path: Path) -> Iterator[str]:
                     yield "\n".join(line.plain for line in Screen(session).lines(100, 30))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [ONE_EVENT, ONE_PASS, ONE_STEP, ONE_NAN, ONE_ERROR])
 def test_the_stepper_says_one_event(
     program: str, traced: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -84,6 +85,7 @@ def test_the_stepper_says_one_event(
         assert lines_with_a_wrong_plural(said) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [ONE_EVENT, ONE_PASS, ONE_STEP, ONE_NAN, ONE_ERROR])
 def test_the_commands_say_one_event(
     program: str, traced: Trace, gradviz_here: Callable, tmp_path: Path

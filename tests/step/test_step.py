@@ -343,6 +343,7 @@ def test_keys_are_told_apart_also_when_they_come_in_pieces() -> None:
 # --- the screen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (160, 48), (110, 30), (40, 12), (12, 5), (3, 2), (1, 1)])
 def test_the_screen_fills_the_terminal_exactly(tmp_path: Path, size: tuple[int, int]) -> None:
     width, height = size

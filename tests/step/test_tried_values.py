@@ -29,17 +29,20 @@ def shown(path: Path, commands: str) -> list[str]:
     return [" ".join(line.split()) for line in (result.stdout + result.stderr).splitlines()]
 
 
+@pytest.mark.slow
 def test_a_value_is_set_in_the_pass_of_the_present_event(path: Path) -> None:
     assert "loss 10 26 16" in shown(path, "set w[0] = 5")
     assert "loss 20 29 9" in shown(path, "last; back-backward; set w[0] = 5")
 
 
+@pytest.mark.slow
 def test_values_are_set_beside_those_that_were_set(path: Path) -> None:
     told = shown(path, "set w[0] = 5; set w[1] = 2")
     assert "with w[0]=5, w[1]=2; unset takes it back" in told
     assert "loss 10 29 19" in told
 
 
+@pytest.mark.slow
 def test_one_value_is_taken_back_or_all(path: Path) -> None:
     told = shown(path, "set w[0] = 5; set w[1] = 2; unset w[0]; unset; set w[0] = 1")
     assert "loss 10 13 3" in told
@@ -59,6 +62,7 @@ def test_what_cannot_be_set_is_said(path: Path, commands: str, told: str) -> Non
     assert any(told in line for line in shown(path, commands))
 
 
+@pytest.mark.slow
 def test_a_value_that_cannot_be_set_leaves_the_others(path: Path) -> None:
     told = shown(path, "set w[0] = 5; set w[7] = 2")
     assert any("w[7] is outside of its shape" in line for line in told)

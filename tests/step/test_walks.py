@@ -82,6 +82,7 @@ def shown(session: Session) -> tuple[str, list[str], list[str]]:
     return describe(session.stop), lines, why(session.stop)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(STEPS, st.lists(COMMANDS, min_size=1, max_size=25))
 def test_a_stop_is_the_same_however_one_came_there(
@@ -113,6 +114,7 @@ def straight(path: Path, k: int) -> tuple[str, list[str], list[str]]:
         return shown(Session(trace, k))
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(STEPS)
 def test_forwards_and_backwards_pass_the_same_stops(

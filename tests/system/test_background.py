@@ -44,6 +44,7 @@ def test_before_a_fork_a_thread_is_waited_for_that_ends_slowly(monkeypatch: pyte
     thread.join()
 
 
+@pytest.mark.slow
 def test_without_a_thread_the_recorder_writes_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,6 +149,7 @@ def test_every_sign_of_gradvizs_has_a_replacement() -> None:
     } == set()
 
 
+@pytest.mark.slow
 def test_the_script_finds_its_own_stdout_as_python_makes_it(tmp_path: Path) -> None:
     program = "import sys\nprint(sys.stdout.errors, sys.stderr.errors, sys.stdout.encoding)\n"
     (tmp_path / "streams.py").write_text(program, encoding="utf-8")

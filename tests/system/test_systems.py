@@ -221,6 +221,7 @@ with gradviz.record("run.gradviz"):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", ["linux", *SYSTEMS])
 def test_a_file_that_is_being_recorded_is_known_by_its_lock(
     stand_ins: dict[str, dict[str, str]], tmp_path: Path, system: str

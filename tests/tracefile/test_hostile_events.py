@@ -89,6 +89,7 @@ def test_a_long_row_of_copies_does_not_keep_check_busy(training: Path) -> None:
 # --- numbers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("means", "by"),
     [

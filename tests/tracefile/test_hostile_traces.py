@@ -130,6 +130,7 @@ def test_a_query_takes_no_more_work_than_the_size_of_the_file_allows(trace: Path
         assert opened.meta["ended"] == "ok"
 
 
+@pytest.mark.slow
 def test_an_array_that_stands_for_more_than_its_size_allows_is_refused(trace: Path) -> None:
     length = (1 << 24) // 28 * 28
     packed = struct.pack("<5I", 1, 7, length, 0, 0) + zlib.compress(b"")
@@ -457,6 +458,7 @@ def test_a_trace_without_events_is_read(tmp_path: Path) -> None:
     read_all(tmp_path / "run.gradviz")
 
 
+@pytest.mark.slow
 def test_a_sound_trace_of_each_sort_is_read(tmp_path: Path) -> None:
     from tests.damage.subjects import make_all
 

@@ -121,6 +121,7 @@ def test_a_node_of_a_picture_has_its_place(run: Run, tmp_path: Path) -> None:
     assert ("lesson.py", 5) in {(node["file"], node["line"]) for node in nodes}
 
 
+@pytest.mark.slow
 def test_a_report_has_no_empty_block_of_source(run: Run, tmp_path: Path) -> None:
     run("report", "lesson.gradviz", "-o", "report.html")
     page = (tmp_path / "report.html").read_text()

@@ -133,6 +133,7 @@ FAR = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", EXAMPLES, ids=lambda path: path.stem)
 def test_a_part_is_as_the_whole_for_every_example(program: Path, tmp_path: Path) -> None:
     trace = recorded(program, tmp_path / "run.gradviz")
@@ -217,6 +218,7 @@ def test_a_part_of_a_training_loop_is_as_the_whole(loop: Path, tmp_path: Path, l
     check_same_steps(loop, tmp_path / "other.gradviz", lengths, most=12)
 
 
+@pytest.mark.slow
 def test_a_part_with_very_many_leaves_is_read_whole(loop: Path, tmp_path: Path) -> None:
     with mock.patch("gradviz.tracefile.part._MANY_LEAVES", 3):
         check_same_steps(loop, tmp_path / "other.gradviz", [30], most=3)
@@ -231,6 +233,7 @@ def test_a_moment_of_a_run_with_writes_through_views_is_read_whole(tmp_path: Pat
             assert for_moments(trace) is trace, lines
 
 
+@pytest.mark.slow
 def test_what_a_pass_needs_does_not_grow_with_the_run(tmp_path: Path) -> None:
     read = []
     for steps in (20, 200):
@@ -329,6 +332,7 @@ def test_a_ring_is_read_whole(tmp_path: Path) -> None:
         assert part_of(trace) is trace
 
 
+@pytest.mark.slow
 def test_the_commands_read_a_long_run_in_parts(loop: Path, tmp_path: Path, gradviz_here: object) -> None:
     run = recut(loop, tmp_path / "run.gradviz", [50])
 

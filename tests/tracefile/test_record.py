@@ -324,6 +324,7 @@ def test_what_an_optimizer_writes_waits_in_memory_no_more_than_what_an_op_makes(
     assert max(held) <= PAYLOAD_LIMIT + (1 << 20)
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(arrays(np.float32, st.integers(1, 200), elements=st.floats(width=32)))
 def test_statistics_are_those_of_the_finite_elements(array: np.ndarray) -> None:
@@ -477,6 +478,7 @@ def test_an_exception_passes_through_and_is_noted(tmp_path: Path) -> None:
         assert isinstance(trace.event(error.event), k.ErrorRaised)
 
 
+@pytest.mark.slow
 def test_threads_are_told_apart(tmp_path: Path) -> None:
     together = threading.Barrier(3)
 
@@ -529,6 +531,7 @@ with record(sys.argv[1], values=sys.argv[2]):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer that raises in the program")
 @pytest.mark.parametrize("values", ["none", "stats"])
 def test_an_event_that_ctrl_c_cuts_in_two_is_not_there(tmp_path: Path, values: str) -> None:
@@ -549,6 +552,7 @@ def test_an_event_that_ctrl_c_cuts_in_two_is_not_there(tmp_path: Path, values: s
                 assert len(event.flows) == 2
 
 
+@pytest.mark.slow
 def test_recording_keeps_no_tensor_alive(tmp_path: Path) -> None:
     import weakref
 
@@ -821,6 +825,7 @@ def test_statistics_tell_the_size_of_elements_whose_squares_double_precision_doe
     assert stats.rms == pytest.approx(abs(element), rel=1e-12, abs=0)
 
 
+@pytest.mark.slow
 def test_large_elements_bring_no_warning_of_the_recorders(tmp_path: Path) -> None:
     program = tmp_path / "large.py"
     program.write_text(

@@ -207,6 +207,7 @@ def test_no_secret_is_in_the_copy(
     assert [file.name for file in path.parent.iterdir() if "journal" in file.name or "wal" in file.name] == []
 
 
+@pytest.mark.slow
 def test_the_secrets_are_in_the_trace(tmp_path: Path) -> None:
     path = redacted(tmp_path, "numpy", "exception", ["--values", "full"])
     original = tmp_path / TEXTS["folder above"] / "work" / "run.gradviz"

@@ -75,6 +75,7 @@ def of(trace: Trace, *kinds: type[Event]) -> list[Any]:
     return [event for event in trace if isinstance(event, kinds)]
 
 
+@pytest.mark.slow
 def test_the_last_passes_stay_and_count_as_in_the_run(torch: Any, tmp_path: Path) -> None:
     trace, _ = trained(torch, tmp_path / "run.gradviz", 30, last=4)
     assert numbers(trace) == [27, 28, 29, 30]
@@ -84,6 +85,7 @@ def test_the_last_passes_stay_and_count_as_in_the_run(torch: Any, tmp_path: Path
         assert trace.event(run.first).number == trace.event(run.last).number == run.number
 
 
+@pytest.mark.slow
 def test_the_file_does_not_grow(torch: Any, tmp_path: Path) -> None:
     _, short = trained(torch, tmp_path / "short.gradviz", 20, last=4)
     _, long = trained(torch, tmp_path / "long.gradviz", 160, last=4)
@@ -94,6 +96,7 @@ def test_the_file_does_not_grow(torch: Any, tmp_path: Path) -> None:
     assert os.path.getsize(tmp_path / "long.gradviz") <= 1.1 * os.path.getsize(tmp_path / "short.gradviz")
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_what_was_recorded(torch: Any, tmp_path: Path) -> None:
     """Each kept pass has the graph, the values and the gradients that it has in the whole trace."""
     ring, _ = trained(torch, tmp_path / "ring.gradviz", 12, last=3)
@@ -126,6 +129,7 @@ def without_ids(trace: Trace, number: int) -> tuple[list[Any], list[Any], list[A
     return nodes, edges, [values, gradients]
 
 
+@pytest.mark.slow
 def test_parameters_keep_their_names_places_and_last_values(torch: Any, tmp_path: Path) -> None:
     """Also those that no kept step has written: the optimizer steps after eight passes."""
     trace, _ = trained(torch, tmp_path / "run.gradviz", 39, every=8, last=3)
@@ -145,6 +149,7 @@ def test_parameters_keep_their_names_places_and_last_values(torch: Any, tmp_path
     assert of(trace, Mutated)
 
 
+@pytest.mark.slow
 def test_passes_around_the_first_nan_stay(torch: Any, tmp_path: Path) -> None:
     poison: AtEach = lambda step, loss: loss * float("nan") if step in (20, 21, 40) else loss
     trace, _ = trained(torch, tmp_path / "run.gradviz", 60, poison, last=2)
@@ -152,12 +157,14 @@ def test_passes_around_the_first_nan_stay(torch: Any, tmp_path: Path) -> None:
     assert any("NaN" in finding.message for finding in gradviz.check(trace).findings)
 
 
+@pytest.mark.slow
 def test_a_nan_that_stays_is_trouble_once(torch: Any, tmp_path: Path) -> None:
     poison: AtEach = lambda step, loss: loss * float("nan") if step >= 20 else loss
     trace, _ = trained(torch, tmp_path / "run.gradviz", 40, poison, last=2)
     assert numbers(trace) == [18, 19, 20, 21, 39, 40]
 
 
+@pytest.mark.slow
 def test_passes_around_an_error_stay(torch: Any, tmp_path: Path) -> None:
     def fail(step: int, loss: Any) -> Any:
         if step == 10:
@@ -174,6 +181,7 @@ def test_passes_around_an_error_stay(torch: Any, tmp_path: Path) -> None:
     assert {failed - 1, failed, failed + 1} <= set(numbers(trace))
 
 
+@pytest.mark.slow
 def test_a_graph_that_was_made_once_stays(torch: Any, tmp_path: Path) -> None:
     path = tmp_path / "run.gradviz"
     with record(path, last=2) as running:
@@ -193,6 +201,7 @@ def test_a_graph_that_was_made_once_stays(torch: Any, tmp_path: Path) -> None:
         }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_pass_that_runs_others_in_a_hook_stays_as_long_as_one_of_them(torch: Any, tmp_path: Path) -> None:
     """A solver in a hook runs more passes than are kept before the pass around it ends."""
     path = tmp_path / "run.gradviz"
@@ -219,6 +228,7 @@ def test_a_pass_that_runs_others_in_a_hook_stays_as_long_as_one_of_them(torch: A
     assert gradviz.check(path).findings == ()
 
 
+@pytest.mark.slow
 def test_texts_that_only_old_events_have_go_too(torch: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(ring_file, "FEW", 20)
     path = tmp_path / "run.gradviz"
@@ -234,6 +244,7 @@ def test_texts_that_only_old_events_have_go_too(torch: Any, tmp_path: Path, monk
         assert [event.op for event in of(trace, OpRan)] == ["mul", "sum", "mul", "sum"]
 
 
+@pytest.mark.slow
 def test_every_view_shows_it(torch: Any, tmp_path: Path) -> None:
     poison: AtEach = lambda step, loss: loss * float("nan") if step == 10 else loss
     trace, _ = trained(torch, tmp_path / "run.gradviz", 30, poison, last=2)
@@ -293,6 +304,7 @@ for step in count():
 """
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_leaves_the_last_passes(tmp_path: Path) -> None:
     (tmp_path / "endless.py").write_text(ENDLESS)
     command = [sys.executable, "-m", "gradviz", "trace", "--engine", "numpy", "--last", "5", "endless.py"]

@@ -237,6 +237,7 @@ def test_a_pass_of_a_small_network_takes_less_than_800_bytes(
         assert how in blobs(long, table), table
 
 
+@pytest.mark.slow
 def test_a_chunk_is_read_as_it_was_told_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[bytes, ...]] = []
     squeeze = Squeezer.chunk

@@ -83,6 +83,7 @@ def without_fpdf(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(tmp_path / "site")}
 
 
+@pytest.mark.slow
 def test_a_pdf_without_fpdf2_is_one_line_that_says_what_to_install(
     gradviz: Run, without_fpdf: dict[str, str], tmp_path: Path
 ) -> None:
@@ -95,6 +96,7 @@ def test_a_pdf_without_fpdf2_is_one_line_that_says_what_to_install(
     assert (done.returncode, done.stderr) == (2, expected)
 
 
+@pytest.mark.slow
 def test_a_script_is_not_run_for_a_picture_that_cannot_be_made(
     gradviz: Run, without_fpdf: dict[str, str], tmp_path: Path
 ) -> None:

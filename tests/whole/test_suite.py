@@ -70,6 +70,7 @@ def chosen(tmp_path: Path) -> Callable[..., list[str]]:
     return chosen
 
 
+@pytest.mark.slow
 def test_of_a_test_with_many_cases_some_run_by_default_and_no_slow_ones(
     chosen: Callable[..., list[str]],
 ) -> None:
@@ -77,6 +78,7 @@ def test_of_a_test_with_many_cases_some_run_by_default_and_no_slow_ones(
     assert chosen() == [*many, "test_marked[8]", "test_one"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--everything"], ["test_cases.py"]])
 def test_an_option_or_the_name_of_the_file_runs_all_cases(
     chosen: Callable[..., list[str]], arguments: list[str]
@@ -84,6 +86,7 @@ def test_an_option_or_the_name_of_the_file_runs_all_cases(
     assert len(chosen(*arguments)) == 21 + 9 + 1 + 1
 
 
+@pytest.mark.slow
 def test_a_test_that_is_named_runs(chosen: Callable[..., list[str]]) -> None:
     assert chosen("test_cases.py::test_slow") == ["test_slow"]
 

@@ -77,6 +77,7 @@ def in_numbers(steps: list[ChainStep]) -> list[tuple[ChainStep, np.ndarray, np.n
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "key", "i"), [(n + 1, *case) for n, case in enumerate(CASES)])
 def test_each_step_gives_the_recorded_gradient(words: Words, number: int, key: str, i: int) -> None:
     steps = steps_of(words, number)

@@ -47,6 +47,7 @@ def results(op: Any) -> Iterator[Any]:
         yield from (one for one in leaves if isinstance(one, torch.Tensor) and one.grad_fn is not None)
 
 
+@pytest.mark.slow
 def test_every_edge_of_every_operator_of_pytorch_says_what_happens_along_it() -> None:
     take_no_stacks()
     met, silent = set(), []

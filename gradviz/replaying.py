@@ -16,10 +16,9 @@ from gradviz.diagnose.rule_settings import Settings
 from gradviz.diagnose.run_rules import check as check_by_rules
 from gradviz.errors import tracebacks_are_wanted
 from gradviz.events.values import FULL, INPUTS
-from gradviz.explain.by_norms import NormReason
+from gradviz.explain.by_norms import NormReason, Reason
 from gradviz.explain.origin import PATHS, NoAnswer
 from gradviz.explain.origin import why as reason_of
-from gradviz.explain.reason import Reason
 from gradviz.graph.model import Graph
 from gradviz.query.bad_numbers import first_bad_pass
 from gradviz.query.gradient_paths import Path as PathToTensor

@@ -13,7 +13,7 @@ from typing import Any
 import gradviz
 from gradviz.compare.difference import Difference
 from gradviz.diagnose.finding import Finding, Report
-from gradviz.explain.reason import Reason
+from gradviz.explain.by_norms import Reason
 from gradviz.pictures.picture import Page, Picture
 from gradviz.recorded_run import RecordedRun, Rows
 

@@ -15,12 +15,13 @@ from rich.console import Console
 
 from gradviz.cli.command_process import Job, perform
 from gradviz.cli.common import all_opened, fail, format_option, named_traces, stdout_kept
-from gradviz.cli.launching import launch, launcher
 from gradviz.cli.running import (
     SETTINGS,
     Program,
     can_watch,
     check_functions,
+    launch,
+    launcher,
     prepared,
     runs_a_script,
     target_of,
@@ -29,11 +30,10 @@ from gradviz.cli.running import (
 )
 from gradviz.diagnose import Report
 from gradviz.diagnose.rank_reports import check_ranks
-from gradviz.diagnose.rule_page import page_of
 from gradviz.diagnose.rules import RULES
 from gradviz.diagnose.run_rules import rule_called
 from gradviz.diagnose.settings_file import settings_at
-from gradviz.diagnose.text import as_json, as_sarif, page_text, report_text
+from gradviz.diagnose.text import as_json, as_sarif, page_of, page_text, report_text
 from gradviz.diagnose.trial import Rerun, Tried, tried_as_json, tried_text, try_cure
 from gradviz.query.query import Query
 from gradviz.query.ranks import ranked_traces
@@ -42,7 +42,7 @@ from gradviz.replaying import fill_in_where_bad
 from gradviz.sources.script import Outcome
 from gradviz.system.paths import as_argument
 from gradviz.tracefile import Trace, newest_trace
-from gradviz.tracefile.rank_files import in_order
+from gradviz.tracefile.opening import in_order
 from gradviz.words.escape import json_text
 
 COMPARING = "wrong-custom-gradient"  # the rule that uses the comparisons of --check-functions

@@ -19,7 +19,7 @@ from rich.text import Text
 from gradviz.system.descriptors import high_copy, identity, write
 from gradviz.system.signs import SHOWN, encoded
 from gradviz.tracefile import Trace, newest_trace, open_trace
-from gradviz.tracefile.rank_files import in_order, traces_of
+from gradviz.tracefile.opening import in_order, traces_of
 from gradviz.words.escape import clean, shortened
 from gradviz.words.languages import LANGUAGES
 

@@ -14,7 +14,7 @@ from gradviz.compare.parting import TOLERANCE, difference_json, difference_text
 from gradviz.compare.parting import diff as difference_of
 from gradviz.query.ranks import ranked_traces
 from gradviz.tracefile import Trace
-from gradviz.tracefile.rank_files import are_of_one_run
+from gradviz.tracefile.opening import are_of_one_run
 from gradviz.words.escape import json_text
 
 

@@ -92,8 +92,7 @@ def _add_layout(table: Table) -> bool:
 
 def _add_picture(table: Table) -> bool:
     from gradviz.pictures.layout import LayoutError, laid_out
-    from gradviz.pictures.legend import legend
-    from gradviz.pictures.render import to_png
+    from gradviz.pictures.render import legend, to_png
 
     try:
         picture = to_png(laid_out(legend()))

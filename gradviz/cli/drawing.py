@@ -29,7 +29,7 @@ from gradviz.query.ranks import label_of, ranked_traces, same_pass
 from gradviz.replaying import MOST_EVENTS, fill_in_where_bad, mark_edits, with_cures
 from gradviz.system.paths import as_argument
 from gradviz.tracefile import Trace, if_long
-from gradviz.tracefile.rank_files import are_of_one_run
+from gradviz.tracefile.opening import are_of_one_run
 from gradviz.words.numbers import called_ranks, plural
 from gradviz.words.words import Words
 

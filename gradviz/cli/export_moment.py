@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gradviz.step.state import CommandError
+from gradviz.step import CommandError
 from gradviz.tracefile import Trace
 
 
@@ -23,7 +23,7 @@ def _export(trace: Trace, position: int, file: Path, in_lesson: bool) -> None:
     from gradviz.graph.build import build
     from gradviz.graph.fold import folded
     from gradviz.graph.model import no_collection
-    from gradviz.page.books import is_small
+    from gradviz.page import is_small
     from gradviz.pictures.render import PAGE, SCENES, check_path, save
     from gradviz.pictures.textbook import textbook
     from gradviz.tracefile.part import Prefix

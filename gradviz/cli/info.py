@@ -25,8 +25,8 @@ from gradviz.query.ranks import label_of, ranked_traces
 from gradviz.query.replicas import Replicas
 from gradviz.system.paths import file_name
 from gradviz.tracefile import Trace, if_long
+from gradviz.tracefile.opening import are_of_one_run
 from gradviz.tracefile.part import Part
-from gradviz.tracefile.rank_files import are_of_one_run
 from gradviz.words.escape import clean, json_text, shortened_left
 from gradviz.words.numbers import brief, number, of_passes, plural, profile_line
 

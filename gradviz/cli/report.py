@@ -24,9 +24,8 @@ from gradviz.graph.build import build
 from gradviz.graph.fold import folded
 from gradviz.graph.model import Graph, Node
 from gradviz.pictures import report_page as page
-from gradviz.pictures.chart import COLOURS, MOST, Series
 from gradviz.pictures.render import svg, write
-from gradviz.pictures.report_page import Bars, Costs, Drawn, Line, Row, Spread
+from gradviz.pictures.report_page import COLOURS, MOST, Bars, Costs, Drawn, Line, Row, Series, Spread
 from gradviz.query.curves import (
     Binned,
     Grouping,
@@ -63,7 +62,7 @@ from gradviz.replaying import check
 from gradviz.sets import distinct
 from gradviz.system.paths import as_argument, file_name
 from gradviz.tracefile import Trace
-from gradviz.tracefile.rank_files import are_of_one_run
+from gradviz.tracefile.opening import are_of_one_run
 from gradviz.words.numbers import duration, few_of, flops, plural, size, total_of
 
 _AROUND = 2  # lines of source above and below a place

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, fields
 from functools import wraps
@@ -15,7 +16,7 @@ from importlib.util import find_spec
 from itertools import chain, count, takewhile
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from time import monotonic
+from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,7 +24,7 @@ from rich.console import Group
 from rich.text import Text
 
 from gradviz.background import Background
-from gradviz.cli.common import fail, line_of_error, say, stderr
+from gradviz.cli.common import all_opened, fail, line_of_error, say, stderr
 from gradviz.cli.findings import hints
 from gradviz.diagnose import Finding
 from gradviz.diagnose.rule_settings import Settings
@@ -31,19 +32,21 @@ from gradviz.events.values import GRADES
 from gradviz.query import Query
 from gradviz.query.overview import LeafInfo, Overview, overview
 from gradviz.sources.child_processes import SETTINGS as SETTINGS_OF_RANKS
+from gradviz.sources.child_processes import record_children
 from gradviz.sources.pytorch import is_installed
-from gradviz.sources.ranks_here import of_this_rank, rank_meta
+from gradviz.sources.ranks_here import of_rank, of_this_rank, rank_meta
 from gradviz.sources.script import Outcome, Running, Target
 from gradviz.system.paths import as_argument
 from gradviz.tracefile import Trace, TraceError, if_long, open_trace
 from gradviz.tracefile.file import beside, claim_first, first_bytes
-from gradviz.tracefile.rank_files import rank_in
+from gradviz.tracefile.opening import pattern_of, rank_in
 from gradviz.tracefile.sites import is_users
 from gradviz.words.escape import clean
 from gradviz.words.numbers import duration, listed, of_passes, plural, size
 
 if TYPE_CHECKING:
     from gradviz.cli.watch import Watch
+
 
 SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
@@ -421,3 +424,91 @@ def progress_told(path: Path, every: float = EVERY) -> Iterator[None]:
     finally:
         over.put(None)
         thread.join()
+
+
+_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+_COMMANDS = ("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "srun")
+# Launchers that start a single process without a rank, if there is only one device.
+_ONE, _ONE_MODULE = ("accelerate", "accelerate.exe"), "accelerate.commands.launch"
+_SIGNALLED = 128  # a shell adds this to the number of a signal
+
+
+def launcher(program: Program) -> list[str]:
+    """The command line of a launcher, if a launcher is to be run: `-m torch.distributed.run`, or `torchrun` if there
+    is no script of that name; otherwise empty."""
+    module, script, arguments = program.module, program.script, program.arguments
+    if module in _MODULES:
+        return [sys.executable, "-m", module, *([] if script is None else [script]), *arguments]
+    if module is None and script in _COMMANDS and not Path(script).exists():
+        file = shutil.which(script)
+        return [file, *arguments] if file is not None else []
+    return []
+
+
+def launch(command: Sequence[str], settings: Mapping[str, Any]) -> tuple[int, list[Path]]:
+    """Run a launcher, and record each of its ranks. Returns its exit status, and the traces."""
+    import subprocess  # here, since other commands do not need it
+
+    record_children(
+        {**settings, "quiet": True}, starts_one=Path(command[0]).name in _ONE or _ONE_MODULE in command
+    )
+    began = time()
+    status = subprocess.call(command)
+    traces = _recorded_since(began, Path())
+    if not traces:
+        say("gradviz: no rank was recorded here: none ran a script of Python, or they have another folder")
+    return (status if status >= 0 else _SIGNALLED - status), traces
+
+
+def named_by_rank(trace: Path) -> Path:
+    """Rename the trace of a process that started the other ranks and is a rank itself, as Lightning's first process,
+    by its rank, which is known only from its collectives. Returns the new path."""
+    if not trace.exists() or rank_meta() or rank_in(trace) >= 0:
+        return trace
+    with open_trace(trace) as recorded:
+        rank = recorded.meta.get("rank")
+    return trace if rank is None else trace.rename(of_rank(trace, rank))
+
+
+def only_started_ranks(trace: Path, began: float, quiet: bool, kept_earlier: bool) -> bool:
+    """Report the ranks that were recorded beside a process, or with it. Returns whether nothing else needs to be
+    reported: the process is one of the ranks, or has only started them. In the second case its empty trace is
+    removed, if the trace is not an earlier one."""
+    ranks = [path for path in _recorded_since(began, trace.parent) if rank_in(path) >= 0]
+    is_rank = trace in ranks and not rank_meta()
+    if len(ranks) == is_rank:
+        return False
+    with open_trace(trace) as recorded:
+        is_empty = not is_rank and (kept_earlier or not recorded.passes)
+    if is_empty and not kept_earlier:
+        trace.unlink()
+    if not quiet:
+        tell_ranks(ranks)
+    return is_empty or is_rank
+
+
+def _recorded_since(began: float, folder: Path) -> list[Path]:
+    return [path for path in folder.glob("*.gradviz") if path.stat().st_mtime >= began]
+
+
+def tell_ranks(traces: Sequence[Path]) -> None:
+    """Report the ranks that were recorded, and the next commands."""
+    by_pattern: dict[str, list[Path]] = {}
+    for path in traces:
+        pattern = _pattern_of(traces) if rank_in(path) < 0 and len(traces) > 1 else pattern_of(path.name)
+        by_pattern.setdefault(pattern, []).append(path)
+    for pattern, paths in by_pattern.items():
+        with all_opened(tuple(paths)) as recorded:
+            counts = sorted({trace.passes_begun for trace in recorded})
+        passes = " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
+        is_one = len(paths) == 1 and rank_in(paths[0]) < 0
+        ranks = "1 process" if is_one else plural(len(paths), "rank")
+        say(f"gradviz: recorded {ranks}, backward passes of each: {passes} → {pattern}")
+        say(f'gradviz: next gradviz check "{pattern}"  ·  gradviz info "{pattern}"')
+
+
+def _pattern_of(traces: Sequence[Path]) -> str:
+    """The pattern for traces whose names do not contain ranks."""
+    letters = zip(*(path.name for path in traces), strict=False)
+    common = takewhile(lambda own: len(set(own)) == 1, letters)
+    return "".join(own[0] for own in common) + "*.gradviz"

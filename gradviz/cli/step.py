@@ -17,13 +17,13 @@ from gradviz.cli.export_moment import export_moment
 from gradviz.errors import GradvizError
 from gradviz.query.ranks import label_of, ranked_traces
 from gradviz.replaying import check, fill_in_where_bad, filled_in_at, told_with
-from gradviz.step.command_error import CommandError
+from gradviz.step import CommandError
 from gradviz.step.group import Group
 from gradviz.step.plain import commands, said_by_each, script
 from gradviz.step.state import Session
 from gradviz.system.paths import as_argument
 from gradviz.tracefile import Trace, for_moments
-from gradviz.tracefile.rank_files import are_of_one_run
+from gradviz.tracefile.opening import are_of_one_run
 from gradviz.words.escape import clean
 from gradviz.words.languages import said
 

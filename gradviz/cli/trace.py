@@ -12,19 +12,23 @@ import click
 
 from gradviz.cli.command_process import Job, perform
 from gradviz.cli.common import PATH, fail, say, stderr
-from gradviz.cli.launching import launch, launcher, named_by_rank, only_started_ranks, tell_ranks
 from gradviz.cli.running import (
     SETTINGS,
     Program,
     can_watch,
     check_functions,
     has_option,
+    launch,
+    launcher,
+    named_by_rank,
+    only_started_ranks,
     options_behind,
     prepared,
     progress_told,
     runs_a_script,
     target_of,
     tell,
+    tell_ranks,
     trace_for,
     warn,
     watched_run,

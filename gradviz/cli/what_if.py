@@ -106,8 +106,7 @@ def what_if(
         fail("--compiled shows the pass as it was: leave out what is to be different")
     if backend and not compiled:
         fail("--backend says what compiles with --compiled")
-    from gradviz.sources.torch_replay import runner_of
-    from gradviz.sources.torch_terms import TorchTerms
+    from gradviz.sources.torch_replay import TorchTerms, runner_of
 
     with opened(trace) as recorded:
         words = Words(recorded)

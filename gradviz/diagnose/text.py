@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from textwrap import indent
+from textwrap import dedent, indent
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -16,7 +19,6 @@ from gradviz.diagnose.fix import Patch
 from gradviz.diagnose.rank_reports import on_ranks
 from gradviz.diagnose.rank_rule import RankRule
 from gradviz.diagnose.rule import Rule
-from gradviz.diagnose.rule_page import RulePage, markdown, page_of
 from gradviz.diagnose.rules import RULES
 from gradviz.diagnose.run_rules import rule_called
 from gradviz.system.paths import as_argument, uri
@@ -25,6 +27,53 @@ from gradviz.version import __version__
 from gradviz.words.escape import clean, shortened
 from gradviz.words.numbers import plural
 from gradviz.words.source import excerpt
+
+_SECTIONS = re.compile(r"\n\n(Why it is bad|Example|Cure|Not reported):\s")
+
+
+@dataclass(frozen=True, slots=True)
+class RulePage:
+    """The sections of a rule's page. `spared` is what looks alike and is not reported."""
+
+    rule: Rule | RankRule
+    finds: str
+    why: str
+    example: str
+    cure: str
+    spared: str
+
+
+def page_of(rule: Rule | RankRule) -> RulePage:
+    """The page of a rule. Its texts are empty if Python leaves docstrings out (`-OO`)."""
+    header = sys.modules[rule.search.__module__].__doc__ or ""
+    finds, *parts = _SECTIONS.split(header)
+    sections = dict(zip(parts[::2], parts[1::2], strict=True))
+    return RulePage(
+        rule,
+        _sentences(finds.removeprefix(f"`{rule.id}`: ")),
+        _sentences(sections.get("Why it is bad", "")),
+        dedent(sections.get("Example", "")).strip("\n"),
+        _sentences(sections.get("Cure", "")),
+        _sentences(sections.get("Not reported", "")),
+    )
+
+
+def _sentences(text: str) -> str:
+    """The text with one line for each paragraph and a capital first letter."""
+    text = "\n\n".join(" ".join(part.split()) for part in text.strip().split("\n\n"))
+    return text[:1].upper() + text[1:]
+
+
+def markdown(page: RulePage, cured: str = "") -> str:
+    """The page as Markdown, with the `cured` example if it is given."""
+    without = f"Cured:\n\n```python\n{cured}\n```\n\n" if cured else ""
+    asked = ", if it is selected" if page.rule.opt_in else ""
+    return (
+        f"# {page.rule.id}\n\n*{page.rule.severity}{asked}*: {page.rule.looks_for}.\n\n{page.finds}\n\n"
+        f"## Why it is bad\n\n{page.why}\n\n## Example\n\n```python\n{page.example}\n```\n\n"
+        f"## Cure\n\n{page.cure}\n\n{without}## Not reported\n\n{page.spared}\n"
+    )
+
 
 _STYLES = {ERROR: "bold red", WARNING: "bold yellow", NOTE: "bold cyan"}
 _LINES = 4  # the most lines of source, with the line of carets

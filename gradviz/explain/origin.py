@@ -14,18 +14,19 @@ from rich.text import Text
 
 from gradviz.errors import GradvizError
 from gradviz.events.kinds import Kind
-from gradviz.explain.by_norms import NormReason, stages_of
-from gradviz.explain.reason import (
+from gradviz.explain.by_norms import (
     ABOUT,
     Contribution,
     Hop,
     Hops,
+    NormReason,
     Reason,
     files_are_told,
     hop_cells,
     paths_text,
     percent,
     reason_called,
+    stages_of,
     value_text,
 )
 from gradviz.query.gradient_paths import (

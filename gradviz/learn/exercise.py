@@ -16,8 +16,8 @@ from gradviz.learn.lesson import Lesson, Question, can_be_read, is_right, is_wor
 from gradviz.page import html
 from gradviz.page.reasons import Asked, PageLesson
 from gradviz.replay.changed_pass import Changed
+from gradviz.step import CommandError
 from gradviz.step.breakpoints import predicate
-from gradviz.step.command_error import CommandError
 from gradviz.step.state import Session
 from gradviz.system.paths import data_folder
 from gradviz.tracefile import Snapshot

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from gradviz.errors import nearest
+from gradviz.step import CommandError
 from gradviz.step.breakpoints import predicate
-from gradviz.step.command_error import CommandError
 from gradviz.words.escape import clean, shortened
 from gradviz.words.languages import LANGUAGES
 

@@ -26,7 +26,7 @@ from gradviz.events.kinds import OpRan
 from gradviz.live.bad_values import BAD
 from gradviz.live.pauses import Pauses
 from gradviz.query.differences import Forward
-from gradviz.step.command_error import CommandError
+from gradviz.step import CommandError
 from gradviz.step.plain import script, told
 from gradviz.step.state import Resume, Session, Settings
 from gradviz.step.terminal import interact

@@ -17,8 +17,8 @@ import numpy as np
 from gradviz.events.kinds import Accumulated, Kind, OpRan, PassBegan, Produced, Retained
 from gradviz.graph.model import GRAD, GROUP, OP, Graph
 from gradviz.query.changes import writes_by_any_name
-from gradviz.query.gradients_of_pass import has_hooks
 from gradviz.query.query import Query
+from gradviz.replay.outcome import has_hooks
 from gradviz.tracefile import PassInfo, Snapshot
 from gradviz.words import Words
 from gradviz.words.escape import clean, plain

@@ -6,6 +6,7 @@ is on PATH and works, otherwise `embedded`; GRADVIZ_LAYOUT selects an engine."""
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -14,14 +15,16 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
+from xml.sax.saxutils import escape, quoteattr
 
+from gradviz.pictures import style
 from gradviz.pictures.dot import dot_of
-from gradviz.pictures.scene import Scene
-from gradviz.pictures.vector import svg_of
+from gradviz.pictures.scene import Link, Scene, Thing
 
 _NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 _DRAW_LESS = "draw less of it (fold it, or slice around a node)"
@@ -214,7 +217,7 @@ _ENGINES = (_DOT, _EMBEDDED)
 # Lays out a scene as SVG, with the best method that is fast enough.
 #
 # Up to FULL things, Graphviz uses its full quality, and up to FAST its faster settings. For larger scenes, or if
-# Graphviz does not finish, things are placed in rows by `vector.py`; the caption mentions this.
+# Graphviz does not finish, things are placed in rows by `svg_of`; the caption mentions this.
 
 # Limits for the number of things, or a third of the number of links if that is larger
 FULL, FAST = 2_000, 5_000
@@ -239,3 +242,324 @@ def laid_out(scene: Scene, patience: float = PATIENCE) -> str:
 
 def _noted(scene: Scene, note: str) -> Scene:
     return replace(scene, caption=[*scene.caption[:1], note, *scene.caption[1:]])
+
+
+_FONT_SIZE, _LINE = 10.0, 12.0
+_CAPTION_SIZE, _CAPTION_LINE = 11.0, 14.0
+_PAD = 16.0
+_DASHES = {"dashed": "5,2", "dotted": "1,5"}
+_HEAD = 7.0  # length of an arrowhead
+
+
+def svg_of(scene: Scene) -> str:
+    """The scene as an SVG document."""
+    sizes = {name: _size(thing) for name, thing in scene.things.items()}
+    places, (width, height) = placed(scene, sizes)
+    above = _CAPTION_LINE * len(scene.caption) + 2 * _PAD
+    places = {name: (x + _PAD, y + above) for name, (x, y) in places.items()}
+    width = max(width, *(_text_width(line, _CAPTION_SIZE) for line in scene.caption)) + 2 * _PAD
+    return "\n".join(_document(scene, places, sizes, (width, height + above + _PAD)))
+
+
+def _document(scene: Scene, places: dict[str, Place], sizes: dict[str, Size], whole: Size) -> Iterator[str]:
+    width, height = whole
+    yield '<?xml version="1.0" encoding="UTF-8" standalone="no"?>'
+    yield (
+        f'<svg width="{width:.0f}pt" height="{height:.0f}pt" viewBox="0 0 {width:.0f} {height:.0f}" '
+        f'xmlns="http://www.w3.org/2000/svg" font-family="{style.FONT}" font-size="{_FONT_SIZE:g}">'
+    )
+    yield '<g id="graph0" class="graph">\n<title>gradviz</title>'
+    yield f'<polygon fill="white" points="0,0 0,{height:.0f} {width:.0f},{height:.0f} {width:.0f},0"/>'
+    for number, line in enumerate(scene.caption):
+        y = _PAD + _CAPTION_LINE * number + _CAPTION_SIZE
+        yield f'<text x="{_PAD:g}" y="{y:g}" font-size="{_CAPTION_SIZE:g}" fill="{style.INK}">{escape(line)}</text>'
+    for thing in scene.things.values():
+        if thing.pair:
+            yield _tie(thing, scene.things[thing.pair], places, sizes)
+    for link in scene.links:
+        if link.classes != ["hidden"]:
+            yield _link(link, places, sizes)
+    for name, thing in scene.things.items():
+        if thing.classes != ["spacer"]:
+            yield _thing(thing, places[name], sizes[name])
+    yield "</g>\n</svg>\n"
+
+
+# ---- Things
+
+
+def _text_width(text: str, size: float = _FONT_SIZE) -> float:
+    wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text) if not text.isascii() else 0
+    return size * (0.61 * len(text) + 0.4 * wide)
+
+
+def _size(thing: Thing) -> Size:
+    """The size of a thing in points: width, height."""
+    widest = max(
+        (_text_width(text) * (1.1 if role in style.BOLD else 1) for role, text in thing.lines), default=0.0
+    )
+    width, height = widest + 20, _LINE * len(thing.lines) + 10
+    return (width * 1.2, height * 1.3) if thing.classes[0] == "op" else (width, height)
+
+
+def _thing(thing: Thing, place: Place, size: Size) -> str:
+    look = {**style.NODE, **style.look(style.NODES, thing.classes)}
+    (x, y), (width, height) = place, size
+    paint = (
+        f'fill="{look.get("fillcolor", "white")}" stroke="{look.get("color", style.INK)}" '
+        f'stroke-width="{look.get("penwidth", "1")}"{_dashes(look.get("style", ""))}'
+    )
+    parts = [
+        f'<g id="{thing.id}" class="node {" ".join(thing.classes)}">',
+        f"<title>{escape(thing.tooltip)}</title>",
+    ]
+    for inset in range(int(look.get("peripheries", "1"))):
+        w, h = width - 6 * inset, height - 6 * inset
+        if look["shape"] == "ellipse":
+            parts.append(f'<ellipse {paint} cx="{x:.1f}" cy="{y:.1f}" rx="{w / 2:.1f}" ry="{h / 2:.1f}"/>')
+        else:
+            corner = ' rx="8"' if "rounded" in look.get("style", "") else ""
+            at = f'x="{x - w / 2:.1f}" y="{y - h / 2:.1f}" width="{w:.1f}" height="{h:.1f}"'
+            parts.append(f"<rect {paint} {at}{corner}/>")
+    top = y - _LINE * len(thing.lines) / 2 + 0.78 * _LINE
+    for number, (_, text) in enumerate(thing.lines):
+        at = f'x="{x:.1f}" y="{top + _LINE * number:.1f}"'
+        parts.append(
+            f'<text text-anchor="middle" {at} fill="{look.get("fontcolor", style.INK)}">{escape(text)}</text>'
+        )
+    return "\n".join([*parts, "</g>"])
+
+
+def _dashes(words: str) -> str:
+    for word, dashes in _DASHES.items():
+        if word in words:
+            return f' stroke-dasharray="{dashes}"'
+    return ""
+
+
+# ---- Links
+
+
+def _tie(thing: Thing, pair: Thing, places: dict[str, Place], sizes: dict[str, Size]) -> str:
+    fills = "filled" in pair.classes
+    look = style.FILLS if fills else style.TIE
+    (x1, y1), (x2, y2) = places[thing.id], places[pair.id]
+    x1 += math.copysign(sizes[thing.id][0] / 2, x2 - x1)
+    x2 -= math.copysign(sizes[pair.id][0] / 2, x2 - places[thing.id][0])
+    line = f'<path fill="none"{_stroke(look)} d="M{x2:.1f},{y2:.1f} L{x1:.1f},{y1:.1f}"/>'
+    head = _head(look, (x1, y1), (x1 - x2, y1 - y2)) if fills else ""
+    return f'<g class="edge tie">{line}{head}</g>'
+
+
+def _link(link: Link, places: dict[str, Place], sizes: dict[str, Size]) -> str:
+    look = {**style.EDGE, **style.look(style.EDGES, link.classes)}
+    (x1, y1), (x2, y2) = places[link.source], places[link.target]
+    half1, half2 = sizes[link.source][1] / 2, sizes[link.target][1] / 2
+    # from the bottom of the upper thing to the top of the lower, or the reverse
+    if abs(y2 - y1) > half1 + half2:
+        down = math.copysign(1, y2 - y1)
+        y1, y2 = y1 + down * half1, y2 - down * half2
+        bend = (y2 - y1) * 0.4 if abs(y2 - y1) < 200 else down * 60
+        path = f"M{x1:.1f},{y1:.1f} C{x1:.1f},{y1 + bend:.1f} {x2:.1f},{y2 - bend:.1f} {x2:.1f},{y2:.1f}"
+        direction = (0.0, down)
+    else:  # in one row
+        side = math.copysign(1, x2 - x1) if x1 != x2 else 0.0
+        x1, x2 = x1 + side * sizes[link.source][0] / 2, x2 - side * sizes[link.target][0] / 2
+        path = f"M{x1:.1f},{y1:.1f} Q{(x1 + x2) / 2:.1f},{min(y1, y2) - half1 - 14:.1f} {x2:.1f},{y2:.1f}"
+        direction = (side, 0.6) if side else (0.0, 1.0)
+    parts = [
+        f'<g id="{link.id}" class="edge {" ".join(link.classes)}">',
+        f"<title>{escape(link.tooltip)}</title>",
+        f'<path fill="none"{_stroke(look)} d="{path}"/>',
+        _head(look, (x2, y2), direction),
+    ]
+    ink = look.get("fontcolor", style.INK)
+    for number, text in enumerate(link.label):
+        at = f'x="{(x1 + x2) / 2 + 6:.1f}" y="{(y1 + y2) / 2 + 11 * number:.1f}"'
+        parts.append(f'<text {at} font-size="9" fill="{ink}">{escape(text)}</text>')
+    return "\n".join([*parts, "</g>"])
+
+
+def _stroke(look: dict[str, str]) -> str:
+    width = f' stroke-width="{look.get("penwidth", "1")}"'
+    return f" stroke={quoteattr(look['color'])}{width}{_dashes(look.get('style', ''))}"
+
+
+_HOLLOW = ("empty", "onormal", "odot")
+
+
+def _head(look: dict[str, str], tip: Place, direction: tuple[float, float]) -> str:
+    """An arrowhead: a triangle, a bar or a dot, filled or hollow, with Graphviz's names."""
+    kind = look.get("arrowhead", "normal")
+    size = math.hypot(*direction) or 1.0
+    dx, dy = direction[0] / size, direction[1] / size
+    (x, y), colour = tip, look["color"]
+    fill = "white" if kind in _HOLLOW else colour
+    if kind == "odot":
+        return f'<ellipse fill="{fill}" stroke="{colour}" cx="{x - 3 * dx:.1f}" cy="{y - 3 * dy:.1f}" rx="3" ry="3"/>'
+    length, half = (2.0, 5.0) if kind == "tee" else (_HEAD, 3.0)
+    back_x, back_y = x - length * dx, y - length * dy
+    across = half * dy, -half * dx
+    if kind == "tee":
+        corners = [(x + across[0], y + across[1]), (x - across[0], y - across[1])]
+    else:
+        corners = [(x, y)]
+    corners += [(back_x - across[0], back_y - across[1]), (back_x + across[0], back_y + across[1])]
+    points = " ".join(f"{a:.1f},{b:.1f}" for a, b in corners)
+    return f'<polygon fill="{fill}" stroke="{colour}" points="{points}"/>'
+
+
+# Places the things of a scene in rows, in nearly linear time: for scenes that are too large for Graphviz.
+#
+# A thing is below everything that leads to it, an op beside its grad_fn, and a leaf directly above its first use. The
+# order within a row follows the positions of neighbours (Sugiyama, Tagawa and Toda 1981: barycentres, a few sweeps).
+
+Size = tuple[float, float]
+Place = tuple[float, float]
+
+_GAP, _PAIR_GAP, _ROW_GAP = 22.0, 34.0, 34.0
+_WIDEST = 6000.0  # points; a wider row is split
+_SWEEPS = 6
+
+
+@dataclass(slots=True)
+class _Unit:
+    """A thing, or two things side by side."""
+
+    things: list[Thing]
+    width: float = 0.0
+    height: float = 0.0
+    above: list[int] = field(default_factory=list)
+    below: list[int] = field(default_factory=list)
+    row: int = 0
+    x: float = 0.0
+
+
+def placed(scene: Scene, sizes: Mapping[str, Size]) -> tuple[dict[str, Place], Size]:
+    """The centre of each thing, and the size of the whole, in points; y grows downward. `sizes` are the sizes
+    of the things."""
+    units, home = _units(scene, sizes)
+    _connect(units, scene, home)
+    _rank(units)
+    rows = _rows(units)
+    for sweep in range(_SWEEPS):
+        _sweep(units, rows if sweep % 2 == 0 else rows[::-1], down=sweep % 2 == 0)
+    left = min((unit.x - unit.width / 2 for unit in units), default=0.0)
+    right = max((unit.x + unit.width / 2 for unit in units), default=0.0)
+    places: dict[str, Place] = {}
+    y = 0.0
+    for row in rows:
+        height = max(units[number].height for number in row)
+        for number in row:
+            unit = units[number]
+            x = unit.x - unit.width / 2 - left
+            for thing in unit.things:
+                width = sizes[thing.id][0]
+                places[thing.id] = x + width / 2, y + height / 2
+                x += width + _PAIR_GAP
+        y += height + _ROW_GAP
+    return places, (right - left, max(0.0, y - _ROW_GAP))
+
+
+def _units(scene: Scene, sizes: Mapping[str, Size]) -> tuple[list[_Unit], dict[str, int]]:
+    units: list[_Unit] = []
+    home: dict[str, int] = {}
+    for thing in scene.things.values():
+        if thing.id in home:
+            continue
+        things = [thing]
+        if thing.pair and thing.pair not in home and thing.pair != thing.id:
+            things.append(scene.things[thing.pair])
+        unit = _Unit(things)
+        unit.width = sum(sizes[one.id][0] for one in things) + _PAIR_GAP * (len(things) - 1)
+        unit.height = max(sizes[one.id][1] for one in things)
+        home.update((one.id, len(units)) for one in things)
+        units.append(unit)
+    return units, home
+
+
+def _connect(units: list[_Unit], scene: Scene, home: Mapping[str, int]) -> None:
+    """Record which units are above which. Links of saved tensors, and links that close a loop, are ignored, as in
+    Graphviz's layout."""
+    for link in scene.links:
+        if link.classes[0] == "saved" or "again" in link.classes:
+            continue
+        ends = (link.target, link.source) if link.backward else (link.source, link.target)
+        above, below = home[ends[0]], home[ends[1]]
+        if above != below:
+            units[above].below.append(below)
+            units[below].above.append(above)
+
+
+def _rank(units: list[_Unit]) -> None:
+    """Put each unit into the first row below everything above it. In a cycle, one link is ignored."""
+    order: list[int] = []
+    waits = [len(unit.above) for unit in units]
+    ready = [number for number, count in enumerate(waits) if not count]
+    done = [False] * len(units)
+    unbroken = 0
+    while True:
+        while ready:
+            number = ready.pop()
+            done[number] = True
+            order.append(number)
+            for below in units[number].below:
+                units[below].row = max(units[below].row, units[number].row + 1)
+                waits[below] -= 1
+                if not waits[below] and not done[below]:
+                    ready.append(below)
+        while unbroken < len(units) and done[unbroken]:
+            unbroken += 1
+        if unbroken == len(units):
+            break
+        done[unbroken] = True
+        ready.append(unbroken)
+    _lower(units, order)
+
+
+def _lower(units: list[_Unit], order: list[int]) -> None:
+    """Put leaves, and units computed only from leaves, directly above their first use."""
+    loose = [False] * len(units)
+    for number in order:
+        loose[number] = all(loose[other] for other in units[number].above)
+    for number in reversed(order):
+        unit = units[number]
+        if loose[number] and unit.below:
+            unit.row = max(unit.row, min(units[other].row for other in unit.below) - 1)
+
+
+def _rows(units: list[_Unit]) -> list[list[int]]:
+    """The units by row, from the top. A row that is too wide is split."""
+    by_rank: dict[int, list[int]] = {}
+    for number, unit in enumerate(units):
+        by_rank.setdefault(unit.row, []).append(number)
+    rows: list[list[int]] = []
+    for rank in sorted(by_rank):
+        room = 0.0
+        for number in by_rank[rank]:
+            room -= units[number].width + _GAP
+            if room < 0 or not rows:
+                rows.append([])
+                room = _WIDEST
+            rows[-1].append(number)
+    return [row for row in rows if row]
+
+
+def _sweep(units: list[_Unit], rows: Iterable[list[int]], down: bool) -> None:
+    """Place each row by the positions of its neighbours in the earlier rows."""
+    for row in rows:
+        wanted: list[tuple[float, int]] = []
+        for number in row:
+            unit = units[number]
+            near = (unit.above or unit.below) if down else (unit.below or unit.above)
+            wanted.append((sum(units[other].x for other in near) / len(near) if near else unit.x, number))
+        wanted.sort()
+        right, shift = float("-inf"), 0.0
+        for x, number in wanted:
+            unit = units[number]
+            unit.x = max(x, right + _GAP + unit.width / 2)
+            right = unit.x + unit.width / 2
+            shift += unit.x - x
+        shift /= len(wanted)
+        for _, number in wanted:
+            units[number].x -= shift

@@ -15,7 +15,7 @@ from gradviz.query.passes import ranges
 from gradviz.query.query import Query
 from gradviz.query.tied_names import tied_names
 from gradviz.sets import distinct
-from gradviz.tracefile.contents import NOT_PLAIN
+from gradviz.tracefile.chunks import NOT_PLAIN
 from gradviz.tracefile.whitelist import GONE
 
 

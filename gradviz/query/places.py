@@ -13,7 +13,7 @@ from gradviz.events.kinds import Kind
 from gradviz.events.site import Place
 from gradviz.query.sorted_tables import Lookup
 from gradviz.tracefile import Site
-from gradviz.tracefile.contents import SCOPE
+from gradviz.tracefile.chunks import SCOPE
 
 
 class Places(Lookup):

@@ -12,10 +12,9 @@ import numpy as np
 
 from gradviz.events.kinds import OpRan
 from gradviz.query.at_points import redefined, version_of
-from gradviz.query.gradients_of_pass import has_hooks
 from gradviz.query.query import Query
 from gradviz.query.replayable_functions import base_name
-from gradviz.replay.outcome import Check, Edits, Outcome, Runner, checked, graph_of, indices_of
+from gradviz.replay.outcome import Check, Edits, Outcome, Runner, checked, graph_of, has_hooks, indices_of
 from gradviz.replay.plan import CARRIED, CUT, LEAF, Call, Input, Plan, ReplayError, plan_of
 from gradviz.replay.samples import loss_of, mixing
 from gradviz.words.escape import clean, shortened

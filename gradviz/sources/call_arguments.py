@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import Any
+from typing import Any, TypeVar
 
 _DEEPEST = 8  # nested lists and objects: the most that a reader accepts
 _LARGEST = 1 << 63
@@ -103,3 +103,25 @@ def _whole(value: Any) -> int:
     if not -_LARGEST <= number < _LARGEST:
         raise NotExpressed
     return number
+
+
+Tensor = TypeVar("Tensor")
+
+
+def tensors_returned(result: Any, of_class: type[Tensor]) -> list[Tensor]:
+    """The tensors that a call returned: a single tensor, or those in a tuple or list."""
+    if isinstance(result, of_class):
+        return [result]
+    tensors: list[Tensor] = []
+    if isinstance(result, (tuple, list)):
+        collect(result, of_class, tensors)
+    return tensors
+
+
+def collect(values: Iterable[Any], of_class: type[Tensor], found: list[Tensor]) -> None:
+    """Add the tensors among values to `found`, including those in nested lists and tuples."""
+    for value in values:
+        if isinstance(value, of_class):
+            found.append(value)
+        elif type(value) in (list, tuple):
+            collect(value, of_class, found)

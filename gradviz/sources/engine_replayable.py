@@ -25,9 +25,8 @@ from gradviz.engine.nn.parameter import Parameter
 from gradviz.events.kinds import LEAF
 from gradviz.events.listener import Listener, State, Where
 from gradviz.query.replayable_functions import DIFFERENTIATES, base_name, context_of, functions_of, is_random
-from gradviz.sources.call_arguments import Library, NotExpressed, typed_call
+from gradviz.sources.call_arguments import Library, NotExpressed, tensors_returned, typed_call
 from gradviz.sources.held_values import CallBegun, HeldValues
-from gradviz.sources.tensors_returned import tensors_returned
 from gradviz.tracefile.recorder import InputsRecorder
 
 _ENGINE = Library(

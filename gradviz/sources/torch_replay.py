@@ -3,7 +3,9 @@ installed, the engine takes its place.
 
 A trace may come from anybody. It names the functions: only functions in the closed table are called. Its arguments
 are numbers, names of dtypes and devices, and tensors, all decoded here by hand. The memory of its computations is
-limited (where the system can), and so is the time."""
+limited (where the system can), and so is the time.
+
+For gradviz.replay.samples it also separates the terms of a loss that is a mean or a sum over a batch."""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ import warnings
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from time import monotonic
@@ -23,14 +26,15 @@ from gradviz.query.query import Query
 from gradviz.query.replayable_functions import WITHOUT_GRAD, functions_of, is_dropout, settings_of
 from gradviz.replay.outcome import Edge, Edits, Flowed, Graph, Outcome, Vjp, indices_of
 from gradviz.replay.plan import Call, Input, Plan, ReplayError, argument_of
-from gradviz.sources.loss_parts import without_one
+from gradviz.replay.samples import REDUCTIONS, Term, scalings_of
+from gradviz.sources.call_arguments import tensors_returned
 from gradviz.sources.pytorch import is_installed
-from gradviz.sources.tensors_returned import tensors_returned
 from gradviz.system.process import limited_memory
 from gradviz.version import TORCH_VERSION
 
 if TYPE_CHECKING:
     import torch
+
 
 _SECONDS = 600.0  # checked between calls: a call that has begun is not interrupted
 _WIDENING = {"float16", "bfloat16", "float32", "float64"}
@@ -477,3 +481,123 @@ def _formed(gradient: torch.Tensor, form: Any) -> torch.Tensor:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+class TorchTerms:
+    """PyTorch, or gradviz's engine, as a `TermRunner`."""
+
+    def __init__(self, runner: TorchRunner) -> None:
+        self.runner = runner
+
+    def terms(self, plan: Plan, last: Call, most: int) -> list[Term]:
+        """The terms of the loss that call `last` made: see TermRunner."""
+        with self.runner.alone():
+            replay = Replay(self.runner, plan, Edits(), None)
+            replay.make_calls()
+            return _terms(replay, last, most)
+
+
+def _terms(replay: Replay, last: Call, most: int) -> list[Term]:
+    root = replay.tensor(replay.plan.roots[0])
+    parts = scaled(replay, last, parts_of(replay, last))
+    losses = [float(part) for part in parts.detach()]
+    order = sorted(
+        range(len(losses)), key=lambda at: -abs(losses[at]) if np.isfinite(losses[at]) else -np.inf
+    )
+    chosen = set(order[:most])
+    start = next(None if start is None else start.reshape(()) for start in replay.starts([root]))
+    return [
+        Term(at, value, _norms(replay.gradients([parts[at]], [start], True)) if at in chosen else {})
+        for at, value in enumerate(losses)
+    ]
+
+
+def _norms(gradients: dict[int, torch.Tensor | None]) -> dict[int, float]:
+    return {
+        leaf: float(gradient.double().norm()) for leaf, gradient in gradients.items() if gradient is not None
+    }
+
+
+_OF_CLASSES = frozenset(("cross_entropy", "nll_loss", "linear_cross_entropy"))
+
+
+def scaled(replay: Replay, last: Call, parts: torch.Tensor) -> torch.Tensor:
+    """The parts of a loss, scaled as the pass scales the loss before its root."""
+    for call in scalings_of(replay.plan):
+        replay.tensors[last.outputs[0]] = parts
+        replay.call(call)
+        parts, last = replay.tensor(call.outputs[0]), call
+    return parts
+
+
+def parts_of(replay: Replay, last: Call) -> torch.Tensor:
+    """The parts of the loss that a call made, one for each index of the first dimension; their sum is the loss."""
+    loss = replay.tensor(last.outputs[0])
+    positional, named = last.arguments
+    if last.op in REDUCTIONS:
+        elements = replay.value(positional[0] if positional else named["input"], last)
+    else:
+        unreduced = replace(last, arguments=[positional, {**named, "reduction": "none"}], outputs=(-1,))
+        replay.call(unreduced)
+        elements = replay.tensor(-1)
+    if elements.ndim == 0:
+        raise replay.refused(last, "has one element only: there is no batch")
+    by_sample = elements.flatten(1).sum(1) if elements.ndim > 1 else elements
+    total, parts = float(loss.detach()), by_sample * _share(replay, last, elements.numel())
+    # A NaN is the sum of any parts with a NaN: then the kind of the loss decides whether it is weighted.
+    if np.isfinite(total):
+        is_weighted = not np.isclose(float(parts.detach().sum()), total, rtol=1e-3, atol=1e-12)
+    else:
+        is_weighted = _has_weights(last)
+    if is_weighted:
+        raise replay.refused(last, "weights its terms: they cannot be told apart")
+    return parts
+
+
+def _has_weights(last: Call) -> bool:
+    """Whether a loss is a mean whose terms have different weights: by class, or by the lengths of targets."""
+    named = last.arguments[1]
+    is_weighted = last.op == "ctc_loss" or (last.op in _OF_CLASSES and named.get("weight") is not None)
+    return is_weighted and named.get("reduction", "mean") == "mean"
+
+
+def _share(replay: Replay, last: Call, count: int) -> float:
+    """The factor of each element in a loss: 1 in a sum, 1/count in a mean. Targets that a loss ignores do not
+    count."""
+    positional, named = last.arguments
+    if last.op == "sum" or named.get("reduction") == "sum":
+        return 1.0
+    target = positional[1] if len(positional) > 1 else named.get("target")
+    if "ignore_index" in named and target is not None:
+        count = int((replay.value(target, last) != named["ignore_index"]).sum())
+    return 1 / max(count, 1)
+
+
+def without_one(replay: Replay, last: Call, index: int) -> torch.Tensor:
+    """The loss without one index of its first dimension; for a mean, the mean of the others. Raises ReplayError."""
+    parts = parts_of(replay, last)
+    count = len(parts)
+    if not -count <= index < count:
+        raise replay.refused(last, f"has {count} parts, from 0 to {count - 1}: there is no {index}")
+    if count == 1:
+        raise replay.refused(last, "has one part only: nothing is left without it")
+    rest = [at for at in range(count) if at != index % count]
+    total = parts[rest].sum()
+    if last.op == "sum" or last.arguments[1].get("reduction", "mean") != "mean":
+        return scaled(replay, last, total)
+    counted = _counted(replay, last, count)
+    others = sum(counted[at] for at in rest)
+    if not others:
+        raise replay.refused(last, f"ignores all others: nothing is left without {index}")
+    return scaled(replay, last, total * (sum(counted) / others))
+
+
+def _counted(replay: Replay, last: Call, count: int) -> list[int]:
+    """The number of elements that count in a mean, for each index of the first dimension, in any unit. Targets that a
+    loss ignores do not count."""
+    positional, named = last.arguments
+    target = positional[1] if len(positional) > 1 else named.get("target")
+    if last.op in REDUCTIONS or "ignore_index" not in named or target is None:
+        return [1] * count
+    is_counted = replay.value(target, last) != named["ignore_index"]
+    return [int(row.sum()) for row in is_counted.reshape(count, -1)]

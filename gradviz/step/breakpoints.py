@@ -9,7 +9,7 @@ import numpy as np
 
 from gradviz.query.predicate import Predicate, PredicateError
 from gradviz.query.predicate_columns import FIELDS, FLAG, NAMES, TraceFields
-from gradviz.step.command_error import CommandError
+from gradviz.step import CommandError
 from gradviz.system.paths import file_name
 from gradviz.words.escape import clean, shortened
 from gradviz.words.stop import Subject, changes

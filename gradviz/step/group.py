@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from gradviz.query.collective_calls import Collective, collective_clock
 from gradviz.query.ranks import ranked_traces
-from gradviz.step.command_error import CommandError
+from gradviz.step import CommandError
 from gradviz.step.moves import count
 from gradviz.step.state import Session
 from gradviz.words.escape import clean, shortened

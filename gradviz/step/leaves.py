@@ -1,22 +1,103 @@
-"""The table of leaves at one stop, with changes marked."""
+"""The table of leaves at one stop, with changes marked; their orders, and the lines of the program between stops."""
 
 from __future__ import annotations
 
+import math
+import re
 from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from gradviz.query.line_runs import line_ends, named_tensors
+from gradviz.query.changes import grad_changes, value_changes
+from gradviz.query.curves import norm_of
 from gradviz.query.moment import TensorState
-from gradviz.query.order import ordered
+from gradviz.query.query import Query
 from gradviz.system.paths import file_name
 from gradviz.tracefile import Snapshot
 from gradviz.words.escape import clean, shortened, shortened_left
 from gradviz.words.numbers import bars, brief, compact, value
 from gradviz.words.stop import Stop
+
+
+def gradient_norm(query: Query, tensor: int, k: int) -> float | None:
+    """The norm of a tensor's `.grad` at event k: NaN if it is not finite, None if there is none or it was not kept."""
+    moment = query.at(k)
+    grad = moment.grad(tensor)
+    return norm_of(moment.value(grad)) if grad else None
+
+
+def last_change(query: Query, tensor: int, k: int) -> int:
+    """The last event, not after k, that changed a tensor's value or its `.grad`; -1 if there is none."""
+    changes = [
+        events[np.searchsorted(events, k, side="right") - 1]
+        for events in (value_changes(query, tensor), grad_changes(query, tensor))
+        if len(events) and events[0] <= k
+    ]
+    return int(max(changes, default=-1))
+
+
+def _by_norm(query: Query, tensor: int, k: int) -> tuple[int, float]:
+    """The key that puts NaN first, then the largest norm, and a tensor without a gradient last."""
+    norm = gradient_norm(query, tensor, k)
+    if norm is None:
+        return 2, 0.0
+    return (0, 0.0) if math.isnan(norm) else (1, -norm)
+
+
+def _parts(name: str) -> list[tuple[bool, int, str]]:
+    """The parts by which a name is ordered: `blocks.2` before `blocks.10`."""
+    parts = re.findall(r"[0-9]{1,9}|[^0-9]+", name)
+    return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]
+
+
+ORDERS: dict[str, Callable[[Query, int, int], object]] = {
+    "norm": _by_norm,
+    "change": lambda query, tensor, k: -last_change(query, tensor, k),
+    "name": lambda query, tensor, k: _parts(query.labels.of(tensor)),
+}
+
+
+def ordered(query: Query, tensors: Sequence[int], order: str, k: int) -> list[int]:
+    """The tensors in an order of ORDERS at event k; unchanged for any other order."""
+    key = ORDERS.get(order)
+    return list(tensors) if key is None else sorted(tensors, key=lambda tensor: key(query, tensor, k))  # type: ignore[arg-type,return-value]
+
+
+def line_ends(query: Query) -> np.ndarray:
+    """The last event of each execution of a line, in order. Events in a backward pass belong to the line that began the
+    pass. Use `query.of(line_ends)`."""
+    trace = query.trace
+    numbers = np.zeros(max((0, *trace.sites)) + 1, np.int64)  # the line of each site
+    lines: dict[tuple[str, int], int] = {}
+    for number, site in trace.sites.items():
+        numbers[number] = lines.setdefault((site.place.file, site.place.line), len(lines) + 1)
+    sites = trace.events["site"].astype(np.int64)
+    passes = query.passes.numbers
+    for backward_pass in trace.passes:
+        sites[passes == backward_pass.number] = backward_pass.site
+    line_of = numbers[np.minimum(sites, len(numbers) - 1)]
+    known = np.flatnonzero(line_of)
+    if not len(known):
+        return np.array([trace.count - 1], np.int64)
+    before = np.maximum(np.searchsorted(known, np.arange(trace.count), side="right") - 1, 0)
+    line_of = line_of[known[before]]  # an event without a place belongs to the line before it
+    return np.append(np.flatnonzero(line_of[1:] != line_of[:-1]), trace.count - 1)
+
+
+def named_tensors(query: Query, k: int) -> list[int]:
+    """The tensors with a name in the program just after event k, as they were made; the newest of each name."""
+    names = query.names.all
+    is_named = (names.codes > 0) & (names.born <= k)
+    newest = {
+        int(code): int(tensor)
+        for code, tensor in zip(names.codes[is_named], names.tensors[is_named], strict=True)
+    }
+    return sorted(newest.values())
+
 
 _CHANGED = "bold green"
 _LONGEST_GRAD = 24  # the longest `.grad` that is written in full, in characters

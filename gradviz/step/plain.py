@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from gradviz.step import CommandError
 from gradviz.step.group import Group
 from gradviz.step.plain_stop import describe
-from gradviz.step.state import CommandError, Session
+from gradviz.step.state import Session
 from gradviz.step.verbs import groups_elsewhere, help_rows, parse, run, run_together
 from gradviz.words.escape import clean
 

@@ -19,10 +19,9 @@ from gradviz.query.differences import Forward
 from gradviz.query.flow import count_ways, op_of, shortest_way
 from gradviz.query.moment import TensorState
 from gradviz.query.ops import function_name
-from gradviz.query.order import last_change, ordered
 from gradviz.query.predicate import Predicate
-from gradviz.step.command_error import NO_VALUES, CommandError
-from gradviz.step.leaves import View
+from gradviz.step import NO_VALUES, CommandError
+from gradviz.step.leaves import View, last_change, ordered
 from gradviz.step.plain_stop import describe
 from gradviz.step.state import Resume, Session
 from gradviz.words.absence import no_grad_reason, no_grad_told, zero_told

@@ -16,14 +16,12 @@ from gradviz.query.predicate import Predicate
 from gradviz.query.predicate_columns import TraceFields
 from gradviz.query.query import Query
 from gradviz.sets import distinct
+from gradviz.step import CommandError
 from gradviz.step.breakpoints import Breakpoints
-from gradviz.step.command_error import CommandError
 from gradviz.step.leaves import PLAIN, View
 from gradviz.tracefile import Trace
 from gradviz.words.stop import Stop
 from gradviz.words.words import Words
-
-__all__ = ["CommandError", "Resume", "Session"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from gradviz.events.event_layout import ROW
 from gradviz.tracefile.batch import Batch, ByKind
-from gradviz.tracefile.contents import NOT_PLAIN, Contents
+from gradviz.tracefile.chunks import NOT_PLAIN, Contents
 from gradviz.tracefile.expected import NUMBER, as_is, rearranged, unexpected
 from gradviz.tracefile.schema import STATE
 

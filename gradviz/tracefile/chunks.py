@@ -6,15 +6,20 @@ from __future__ import annotations
 
 import sqlite3
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
-from itertools import accumulate
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradviz.tracefile.database import most_unpacked
-from gradviz.tracefile.expected import AS_IS, HEADER, NUMBER, expanded, header_of
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, WHOLE, Kind
+from gradviz.sets import Numbers, contained, distinct
+from gradviz.tracefile.batch import ByKind
+from gradviz.tracefile.database import most_unpacked, told_of
+from gradviz.tracefile.expected import AS_IS, HEADER, NUMBER, as_is, expanded, header_of
+from gradviz.tracefile.nans import with_nan
 
 _GROUPS = 3  # the most groups kept in memory, for each kind of array
 _VALUES = 8  # the most chunks whose values are kept in memory
@@ -155,3 +160,299 @@ def _last(parts: Sequence[np.ndarray], count: int) -> np.ndarray:
         chosen.append(part)
         count -= len(part)
     return np.concatenate([np.zeros(0, NUMBER), *reversed(chosen)])
+
+
+# The lists of a chunk, in the order in which they are kept.
+VALUED, FLAGGED, GIVEN, PUSHED, LATE, LEAVES, PLACES, HOLDERS, NEWEST, NEWEST_AT = range(10)
+LISTS = 10
+
+NOT_PLAIN = ("gradient", "data")  # makers of tensors that are not shown as leaves
+
+_BEGIN, _END = (Kind.SCOPE_ENTERED, Kind.PASS_BEGAN), (Kind.SCOPE_LEFT, Kind.PASS_ENDED)
+# The kinds of events that give a tensor its `.grad`, and its tangent.
+GIVING = {GIVEN: (Kind.ACCUMULATED, Kind.RETAINED, Kind.GRAD_ASSIGNED), PUSHED: (Kind.TANGENT,)}
+SCOPE = 2**32 - 1  # stands for a scope among the ops of a site
+_NEVER = -1
+_WANTED = LEAF | REQUIRES_GRAD
+_none = np.zeros(0, NUMBER)
+
+
+class Told(NamedTuple):
+    """The summary beside a chunk: the event from which it can be read; the highest tensor and node so far; the number
+    of ops that ran and of nodes that were new; the first event with a NaN, −1 for none; the number of written tensors
+    that are views of the whole of another tensor or got a tangent (a moment of such a run needs the whole trace); the
+    lists."""
+
+    since_event: int
+    highest_tensor: int
+    highest_node: int
+    ops: int
+    new_nodes: int
+    first_nan: int
+    entangled: int
+    lists: bytes
+
+
+def _table(kinds: Sequence[Kind]) -> np.ndarray:
+    """A table by the numbers of kinds: whether a kind is one of these."""
+    is_one = np.zeros(256, bool)
+    is_one[list(kinds)] = True
+    return is_one
+
+
+_step = _table(_BEGIN).astype(np.int64) - _table(_END)
+_of_pass = _table((Kind.PASS_BEGAN, Kind.PASS_ENDED))
+
+
+class Contents:
+    """Sums up the chunks of a recording, in order. `new_ops` are the (site, op) pairs that occurred first in the last
+    chunk, and `changed_ops` the (op, site) pairs of sites whose last op has changed."""
+
+    def __init__(self) -> None:
+        self.highest_tensor = self.highest_node = 0
+        self.open_since: int | None = None  # the event since which scopes and passes have always been open
+        self.depths: dict[int, int] = {}  # of threads, in scopes and in passes, if not 0
+        self.nodes, self.views = Numbers(), Numbers()
+        self.ops_at: set[int] = set()
+        self.last_op: dict[int, int] = {}
+        self.made_at: set[int] = set()  # sites of TENSOR events
+        self.new_ops: list[tuple[int, int]] = []
+        self.changed_ops: list[tuple[int, int]] = []
+
+    def chunk(
+        self,
+        events: ByKind,
+        states: np.ndarray,
+        payload: Sequence[bytes],
+        dtypes: Mapping[int, str],
+        not_plain: Sequence[int],
+    ) -> Told:
+        """Sum up a chunk. `not_plain` are the texts for makers whose tensors are not shown as leaves."""
+        table = _States(states)
+        since = events.first if self.open_since is None else self.open_since
+        bad = with_nan(states, payload, dtypes)
+        made = events.column("a", Kind.NODE)
+        again = self._told_again(events, table)
+        summed = Told(
+            since,
+            max(self.highest_tensor, int(table.tensors.max(initial=0))),
+            max(self.highest_node, int(made.max(initial=0))),
+            len(events.at(Kind.OP)),
+            self.nodes.add(events.column("a", Kind.NODE, Kind.RECEIVED)),
+            int(bad.min()) if len(bad) else _NEVER,
+            self._writes_through_views(table, again[VALUED]) + len(events.at(Kind.TANGENT)),
+            _packed(
+                [
+                    *again,
+                    distinct(made[made <= self.highest_node]),  # recorded after nodes with higher numbers
+                    self._leaves(events, table),
+                    self._places(events, not_plain),
+                    self._holders(events),
+                    *self._newest(events, table),
+                ]
+            ),
+        )
+        self.highest_tensor, self.highest_node = summed.highest_tensor, summed.highest_node
+        self._note_open(events)
+        self._note_ops(events)
+        return summed
+
+    def _told_again(self, events: ByKind, table: _States) -> list[np.ndarray]:
+        """The tensors from before the chunk of which it has a new value, flags, gradient or tangent."""
+        is_old = table.tensors <= self.highest_tensor
+        receivers = [events.column("a", *kinds) for kinds in GIVING.values()]
+        return [
+            distinct(table.tensors[is_old & table.has_form]),
+            distinct(table.tensors[is_old & ~table.has_form]),
+            *(distinct(part[part <= self.highest_tensor]) for part in receivers),
+        ]
+
+    def _leaves(self, events: ByKind, table: _States) -> np.ndarray:
+        """The tensors that became leaves that require grad, or whose flags as leaves changed."""
+        (required,) = (table.flags & _WANTED == _WANTED).nonzero()
+        required = required[events.kinds[table.events[required] - events.first] != Kind.MUTATED]
+        changed = ~table.has_form & (table.flags & LEAF > 0)
+        return distinct(np.concatenate([table.tensors[required], table.tensors[changed]]))
+
+    def _places(self, events: ByKind, not_plain: Sequence[int]) -> np.ndarray:
+        """The first tensor that each site made, other than by an op."""
+        makers = events.column("b", Kind.TENSOR)
+        if not len(makers):
+            return _none
+        plain = ~contained(makers, not_plain)
+        sites, tensors = (events.column(name, Kind.TENSOR)[plain].tolist() for name in ("site", "a"))
+        first = dict(zip(reversed(sites), reversed(tensors), strict=True))
+        new = sorted(tensor for site, tensor in first.items() if site not in self.made_at)
+        self.made_at.update(first)
+        return np.array(new, np.uint32)
+
+    @staticmethod
+    def _holders(events: ByKind) -> np.ndarray:
+        """The tensors that kept their gradient, or whose `.grad` was assigned a tensor."""
+        assigned, grads = (events.column(name, Kind.GRAD_ASSIGNED) for name in ("a", "b"))
+        return distinct(np.concatenate([assigned[grads > 0], events.column("a", Kind.RETAINED)]))
+
+    def _newest(self, events: ByKind, table: _States) -> tuple[np.ndarray, np.ndarray]:
+        """The newest tensor of the chunk that each site made, among leaves without `requires_grad`; and the sites."""
+        (plain,) = ((table.flags & _WANTED == LEAF) & (table.tensors > self.highest_tensor)).nonzero()
+        if not len(plain):
+            return _none, _none
+        newest = plain[::-1]
+        sites, at = np.unique(events.rows["site"][table.events[newest] - events.first], return_index=True)
+        return table.tensors[newest[at]], sites
+
+    def _writes_through_views(self, table: _States, old: np.ndarray) -> int:
+        """The number of written tensors that are views of the whole of another tensor; `old` are the tensors from
+        before the chunk of which it has a new value."""
+        views = distinct(table.tensors[(table.flags & WHOLE > 0) & (table.bases > 0)])
+        self.views.add(views)
+        written = int(np.count_nonzero(self.views.holds(old)))
+        new = views[views > self.highest_tensor]
+        if not len(new):
+            return written
+        written_views = table.tensors[contained(table.tensors, new) & table.has_form]
+        return written + len(written_views) - len(distinct(written_views))
+
+    def _note_open(self, events: ByKind) -> None:
+        """Note since which event scopes and passes have been open at the end of a chunk."""
+        first, at = events.first, events.at(*_BEGIN, *_END)
+        if not len(at):
+            return
+        at.sort()
+        kinds = events.kinds[at]
+        steps, keys = _step[kinds], (events.rows["head"][at] >> 16).astype(np.int64) << 1 | _of_pass[kinds]
+        is_open = np.zeros(len(at), bool)  # after each of these events
+        for key in {*distinct(keys).tolist(), *self.depths}:
+            depth = self.depths.get(key, 0) + np.where(keys == key, steps, 0).cumsum()
+            is_open |= depth != 0
+            self.depths[key] = int(depth[-1])
+        self.depths = {key: depth for key, depth in self.depths.items() if depth}
+        if not is_open[-1]:
+            self.open_since = None
+            return
+        (closed,) = (~is_open).nonzero()
+        if len(closed):
+            self.open_since = first + int(at[closed[-1] + 1])
+        elif self.open_since is None:
+            self.open_since = first + int(at[0])
+
+    def _note_ops(self, events: ByKind) -> None:
+        """Note the ops that ran at each site, and the last of them."""
+        names, sites = events.column("a", Kind.OP), events.column("site", Kind.OP).astype(np.int64)
+        scopes = events.column("site", Kind.SCOPE_ENTERED).astype(np.int64)
+        pairs = distinct(np.concatenate([sites << 32 | names, scopes << 32 | SCOPE])).tolist()
+        new = [pair for pair in pairs if pair not in self.ops_at]
+        self.ops_at.update(new)
+        self.new_ops = [(pair >> 32, pair & SCOPE) for pair in new]
+        lasts = dict(zip(sites.tolist(), names.tolist(), strict=True))
+        self.changed_ops = [(op, site) for site, op in sorted(lasts.items()) if self.last_op.get(site) != op]
+        self.last_op.update((site, op) for op, site in self.changed_ops)
+
+
+class _States:
+    """The states of a chunk as columns."""
+
+    def __init__(self, states: np.ndarray) -> None:
+        self.tensors, self.events, self.bases = (states[name].copy() for name in ("tensor", "event", "base"))
+        self.flags, self.has_form = states["what"].astype(np.uint8), states["form"] > 0
+
+
+def _packed(lists: Sequence[np.ndarray]) -> bytes:
+    """Lists of numbers as bytes: their lengths, and then one list after the other."""
+    lengths = np.array([len(numbers) for numbers in lists], NUMBER)
+    return as_is(lengths.tobytes(), *(numbers.astype(NUMBER).tobytes() for numbers in lists))
+
+
+def unpacked(data: bytes) -> list[np.ndarray]:
+    """The lists that `_packed` packed. Raises ValueError if they are damaged."""
+    if header_of(data).how != AS_IS:
+        raise ValueError("the summary beside a chunk has an unknown form")
+    numbers = np.frombuffer(data, NUMBER, offset=HEADER)
+    ends = list(accumulate(numbers[:LISTS].tolist(), initial=LISTS))
+    if len(ends) != LISTS + 1 or ends[-1] != len(numbers):
+        raise ValueError("the summary beside a chunk does not add up")
+    return [numbers[first:end] for first, end in pairwise(ends)]
+
+
+_COLUMNS = "chunk, since_event, highest_tensor, highest_node, ops, new_nodes, first_nan, entangled"
+_NEWEST = (NEWEST, NEWEST_AT)
+
+
+class Directory:
+    """Finds chunks, by their places in the file. Raises ValueError if the file is damaged, and TraceError if the damage
+    is seen later."""
+
+    def __init__(self, path: Path, chunks: Chunks, rows: Callable[..., list[tuple[Any, ...]]]) -> None:
+        self._path, self._rows = path, rows
+        self._last = chunks.list[-1].id if chunks.list else 0
+        summaries = rows(f"SELECT {_COLUMNS} FROM contents WHERE chunk <= ? ORDER BY chunk", self._last)
+        table = np.array(summaries, np.int64).reshape(len(summaries), len(_COLUMNS.split(",")))
+        self.firsts = np.array([chunk.first for chunk in chunks.list], np.int64)
+        _, self.since, self.tensors, self.nodes, ops, new_nodes, self.first_nans, self.entangled = table.T
+        if table[:, 0].tolist() != [chunk.id for chunk in chunks.list]:
+            raise ValueError("the summary beside a chunk is missing")
+        if np.any(self.since > self.firsts) or np.any(self.since < 0):
+            raise ValueError("a chunk is to be read from an impossible event")
+        if any(np.any(np.diff(highest) < 0) for highest in (self.since, self.tensors, self.nodes)):
+            raise ValueError("the summaries beside the chunks are not in order")
+        self.ops, self.new_nodes = int(ops.sum()), int(new_nodes.sum())
+
+    def place(self, event: int) -> int:
+        """The chunk with an event."""
+        return int(np.searchsorted(self.firsts, event, side="right")) - 1
+
+    def birth(self, tensor: int) -> int | None:
+        """The chunk in which a tensor first occurs, most likely; None if the trace has no such number."""
+        place = int(self.tensors.searchsorted(tensor))
+        return place if place < len(self.tensors) else None
+
+    def births(self, nodes: np.ndarray) -> np.ndarray:
+        """The chunks that made these nodes, most likely."""
+        return np.minimum(np.searchsorted(self.nodes, nodes), len(self.nodes) - 1)
+
+    def late(self, which: int, number: int) -> np.ndarray:
+        """The chunks that list an old tensor, or a node recorded late, in order."""
+        numbers, places = self._listed[which]
+        return places[numbers.searchsorted(number) : numbers.searchsorted(number, side="right")]
+
+    def listed(self, which: int) -> tuple[np.ndarray, np.ndarray]:
+        """All numbers of a list of the chunks in ascending order, and the chunk of each number."""
+        return self._listed[which]
+
+    def up_to(self, which: int, place: int) -> set[int]:
+        """The numbers of a list of the chunks up to the chunk `place`."""
+        numbers, places = self._listed[which]
+        return set(numbers[places <= place].tolist())
+
+    def newest(self, place: int) -> set[int]:
+        """The newest leaves without `requires_grad` that each site made in the chunks before the chunk `place`."""
+        tensors, sites = (
+            np.concatenate([np.zeros(0, np.int64), *self._unsorted[which][:place]]) for which in _NEWEST
+        )
+        _, last = np.unique(sites[::-1], return_index=True)
+        return set(tensors[::-1][last].tolist())
+
+    @cached_property
+    def _listed(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        return [_sorted(lists) for lists in self._unsorted]
+
+    @cached_property
+    def _unsorted(self) -> list[list[np.ndarray]]:
+        """Each list of each chunk."""
+        kept = self._rows("SELECT data FROM contents WHERE chunk <= ? ORDER BY chunk", self._last)
+        with told_of(self._path):
+            lists = [unpacked(data) for (data,) in kept]
+            if list(map(len, _of(NEWEST, lists))) != list(map(len, _of(NEWEST_AT, lists))):
+                raise ValueError("the summary beside a chunk does not add up")
+        return [_of(which, lists) for which in range(LISTS)]
+
+
+def _of(which: int, lists: list[list[np.ndarray]]) -> list[np.ndarray]:
+    return [of_chunk[which] for of_chunk in lists]
+
+
+def _sorted(parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    numbers = np.concatenate([np.zeros(0, np.int64), *parts])
+    places = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    order = np.argsort(numbers, kind="stable")
+    return numbers[order], places[order]

@@ -17,7 +17,7 @@ import numpy as np
 from gradviz.events.event_layout import ROW
 from gradviz.events.kinds import LEAF, Kind
 from gradviz.sets import contained, distinct
-from gradviz.tracefile.contents import (
+from gradviz.tracefile.chunks import (
     FLAGGED,
     GIVEN,
     GIVING,

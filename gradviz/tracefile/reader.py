@@ -20,9 +20,8 @@ from gradviz.events.site import Place
 from gradviz.events.values import BINS, COUNTS, Stat
 from gradviz.sets import contained, distinct
 from gradviz.tracefile.batch import ByKind
-from gradviz.tracefile.chunks import Chunks
+from gradviz.tracefile.chunks import NOT_PLAIN, SCOPE, Chunks
 from gradviz.tracefile.columns import Table
-from gradviz.tracefile.contents import NOT_PLAIN, SCOPE
 from gradviz.tracefile.database import UNREADABLE, has_table, rows_of, told_of, unreadable
 from gradviz.tracefile.digest import Digests, renumbered
 from gradviz.tracefile.file import is_being_recorded

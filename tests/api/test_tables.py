@@ -17,8 +17,7 @@ import pytest
 import gradviz as package
 import gradviz.engine as torch
 from gradviz.events.values import Stat
-from gradviz.query.data_tables import type_of
-from gradviz.recorded_run import TABLE_NAMES, NoTable, RecordedRun, Rows
+from gradviz.recorded_run import TABLE_NAMES, NoTable, RecordedRun, Rows, type_of
 
 DOCS = (Path(__file__).parents[2] / "docs/tables.md").read_text(encoding="utf-8")
 QUESTIONS = re.findall(r"```sql\n(.*?)```", DOCS, re.DOTALL)

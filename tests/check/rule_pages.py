@@ -9,7 +9,7 @@ from gradviz.diagnose import RULES
 from gradviz.diagnose.between_ranks import RANK_RULES
 from gradviz.diagnose.rank_rule import RankRule
 from gradviz.diagnose.rule import Rule
-from gradviz.diagnose.rule_page import RulePage, markdown, page_of
+from gradviz.diagnose.text import RulePage, markdown, page_of
 from tests.ranks.rank_examples import PRELUDE, cured_example
 from tests.zoo_programs import ALL, Program
 

@@ -11,8 +11,7 @@ from gradviz.diagnose import RULES, Report
 from gradviz.diagnose.between_ranks import RANK_RULES
 from gradviz.diagnose.rank_rule import RankRule
 from gradviz.diagnose.rule import Rule
-from gradviz.diagnose.rule_page import page_of
-from gradviz.diagnose.text import as_sarif
+from gradviz.diagnose.text import as_sarif, page_of
 from tests.check.rule_pages import FOLDER, pages, zoo_program
 
 

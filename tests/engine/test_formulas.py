@@ -16,7 +16,7 @@ from gradviz.engine.core.broadcasting import sum_to
 from gradviz.engine.core.op import Op
 from gradviz.engine.table import kernels as k
 from gradviz.engine.table.derivatives import TABLE
-from gradviz.query.notation import evaluated
+from gradviz.query.chain_step import evaluated
 from tests.engine.derivative_samples import DIFFERENTIABLE, leaves, samples, with_statistics
 
 CASES = [(key, i) for key in DIFFERENTIABLE for i in range(len(samples(key)))]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gradviz
-from gradviz.explain.reason import Reason
+from gradviz.explain.by_norms import Reason
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional

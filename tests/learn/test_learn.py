@@ -22,8 +22,7 @@ from gradviz.events.kinds import OpRan
 from gradviz.learn.exercise import _expected
 from gradviz.learn.lesson import Lesson, is_right, is_word, lesson_called, lessons
 from gradviz.page.page_texts import LITERAL, static_texts
-from gradviz.step import screen
-from gradviz.step.command_error import CommandError
+from gradviz.step import CommandError, screen
 from gradviz.step.group import Group
 from gradviz.step.plain_stop import describe
 from gradviz.step.state import Session

@@ -11,7 +11,7 @@ import pytest
 
 from gradviz.learn.exercise import Score, keep, scores
 from gradviz.learn.lesson import lesson_of_file
-from gradviz.step.command_error import CommandError
+from gradviz.step import CommandError
 from gradviz.system.paths import data_folder
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -16,7 +16,8 @@ from gradviz.engine.table.derivatives import TABLE
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.sources.record import record
 from gradviz.sources.rerun_op import forward_of
-from gradviz.step.state import CommandError, Session
+from gradviz.step import CommandError
+from gradviz.step.state import Session
 from gradviz.step.verbs import obey
 from gradviz.tracefile import open_trace
 from tests.engine.derivative_samples import DIFFERENTIABLE, RNG, leaves, run, samples

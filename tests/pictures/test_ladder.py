@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from gradviz.graph.build import build
 from gradviz.graph.model import Edge, Graph, Node
 from gradviz.pictures import layout
-from gradviz.pictures.layout import GaveUp, LayoutError
+from gradviz.pictures.layout import GaveUp, LayoutError, _size, placed, svg_of
 from gradviz.pictures.render import DrawError, svg
 from gradviz.pictures.scene import scene_of
-from gradviz.pictures.vector import _size, placed, svg_of
 from tests.graph.graph_samples import chain, programs
 from tests.graph.test_graph import Traced, traced
 from tests.graph.test_graph import programs as real_programs

@@ -15,7 +15,7 @@ import pytest
 import gradviz as package
 import gradviz.engine as torch
 from gradviz.cli.report import charts_of_run, charts_of_runs
-from gradviz.pictures.chart import Series, chart, is_clearer_linear
+from gradviz.pictures.report_page import Series, chart, is_clearer_linear
 from gradviz.query import Query
 from gradviz.query.curves import accumulated_norms, change_norms
 from gradviz.tracefile import open_trace

@@ -18,7 +18,7 @@ from torch import nn
 
 import gradviz
 from gradviz.diagnose.between_ranks import RANK_RULES
-from gradviz.diagnose.rule_page import page_of
+from gradviz.diagnose.text import page_of
 from tests.ranks.rank_examples import cured_example
 
 rank, world = 0, 1  # those of this process, once the group has been made

@@ -30,7 +30,7 @@ from gradviz.query.reduced_gradients import norm_of  # noqa: E402
 from gradviz.query.replicas import optimizer_steps  # noqa: E402
 from gradviz.sources.torch_replay import TorchRunner  # noqa: E402
 from gradviz.tracefile import open_trace  # noqa: E402
-from gradviz.tracefile.rank_files import traces_of  # noqa: E402
+from gradviz.tracefile.opening import traces_of  # noqa: E402
 from tests.ranks import rank_programs  # noqa: E402
 from tests.ranks.rank_programs import FAULTY, HEALTHY, texts  # noqa: E402
 from tests.warm import python  # noqa: E402

@@ -17,7 +17,7 @@ from gradviz.graph.joined import over_ranks
 from gradviz.query import Query
 from gradviz.sources import ranks_here
 from gradviz.tracefile import TraceError, open_trace
-from gradviz.tracefile.rank_files import in_order, traces_of
+from gradviz.tracefile.opening import in_order, traces_of
 from tests.page.page_views import parsed_views
 from tests.warm import python
 

@@ -14,8 +14,7 @@ torch = pytest.importorskip("torch")
 from gradviz.query.query import Query  # noqa: E402
 from gradviz.replay.plan import ReplayError  # noqa: E402
 from gradviz.replay.samples import Samples, samples  # noqa: E402
-from gradviz.sources.torch_replay import TorchRunner  # noqa: E402
-from gradviz.sources.torch_terms import TorchTerms  # noqa: E402
+from gradviz.sources.torch_replay import TorchRunner, TorchTerms  # noqa: E402
 from gradviz.tracefile import open_trace  # noqa: E402
 from tests.invoked import invoked  # noqa: E402
 from tests.replay.replayed_programs import recorded  # noqa: E402

@@ -25,7 +25,7 @@ import gradviz  # noqa: E402
 import gradviz.sources.torch_recorder as recorder_package  # noqa: E402
 from gradviz.events.listener import Listener  # noqa: E402
 from gradviz.sources import torch_needs  # noqa: E402
-from gradviz.sources.torch_recorder.replaced import Replaced  # noqa: E402
+from gradviz.sources.torch_recorder.watching import Replaced  # noqa: E402
 
 pytestmark = pytest.mark.torch
 nn = torch.nn
@@ -257,9 +257,9 @@ def test_what_was_replaced_is_put_back_where_the_rest_cannot_be(
 HAND_ON = {
     "forward.Forward.__torch_function__", "forward.Forward._tell_of", "kernels.BelowAutograd._should_skip_dynamo",
     "kernels.BelowAutograd.on", "known_things.NodeRecord.__call__", "kernels.Kernels.__torch_dispatch__",
-    "kernels.call_of", "measuring.Measured.__torch_dispatch__", "measuring.Measured._called", "refusals.Refusals.seen",
+    "kernels.call_of", "measuring.Measured.__torch_dispatch__", "measuring.Measured._called", "engine.Refusals.seen",
     "recording.TorchRecorder._as_before", "recording.TorchRecorder._as_one_op",
-    "recording.TorchRecorder.opaque", "replaced.Replaced.put_back_for_now", "shared.Source.gave_up",
+    "recording.TorchRecorder.opaque", "watching.Replaced.put_back_for_now", "shared.Source.gave_up",
     "shared.Source.quiet", "shared.Source.recover", "shared.safely", "watching.Watching.on",
     "watching.Watching.paused", "engine._begun", "backward._in_hook", "shared.Source.is_off",
     "shared.Source.is_silent", "shared.Source.is_detailed",
@@ -267,7 +267,7 @@ HAND_ON = {
 # What switches off: where it fails, something of the recorder stays, and is silent.
 SWITCH_OFF = {
     "kernels.BelowAutograd.leave", "program_lines.Places.end", "recording.TorchRecorder.end",
-    "replaced.Replaced.put_back", "optimizers.Training.end", "watching.Watching.take_out",
+    "watching.Replaced.put_back", "optimizers.Training.end", "watching.Watching.take_out",
     "watching.Watching._take_out_safely",
 }  # fmt: skip
 SHOWN = {"program_lines.Places.without_ours"}  # without it, tracebacks have frames of gradviz's

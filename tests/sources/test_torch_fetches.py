@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 import gradviz  # noqa: E402
 from gradviz.events.values import packed_stats_of  # noqa: E402
 from gradviz.sources.record import record  # noqa: E402
-from gradviz.sources.torch_recorder import device_copies, device_values, fetching, tensor_values  # noqa: E402
+from gradviz.sources.torch_recorder import device_values, fetching, tensor_values  # noqa: E402
 from gradviz.tracefile import Trace  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -150,20 +150,20 @@ AWKWARD = {
 
 def test_what_is_fetched_together_is_what_each_would_be_alone() -> None:
     def kept() -> list[Any]:
-        return [device_values.statistics_of(tensor, device_copies.Room()) for tensor in AWKWARD.values()]
+        return [device_values.statistics_of(tensor, device_values.Room()) for tensor in AWKWARD.values()]
 
     alone = [fetching.Fetcher().fetch([one])[0] for one in kept()]
     assert fetching.Fetcher().fetch(kept()) == alone
     assert fetching.Fetcher().fetch(kept()[::-1]) == alone[::-1]
 
 
-@pytest.mark.parametrize("room", [device_copies.COPIES, 0], ids=["with room", "in blocks"])
+@pytest.mark.parametrize("room", [device_values.COPIES, 0], ids=["with room", "in blocks"])
 @pytest.mark.parametrize("name", AWKWARD)
 def test_a_device_without_float64_computes_the_same_statistics(name: str, room: int) -> None:
     tensor = AWKWARD[name]
     plain = tensor.float() if tensor.dtype in (torch.bfloat16, torch.float8_e5m2) else tensor
     expected = np.frombuffer(packed_stats_of(plain.numpy()))
-    copies = device_copies.Room()
+    copies = device_values.Room()
     copies.limit = room
     with NoDoubles():
         kept = device_values.statistics_of(tensor, copies)

@@ -8,8 +8,8 @@ import pytest
 
 import gradviz
 from gradviz.query import Query
-from gradviz.query.line_runs import line_ends, named_tensors
 from gradviz.sources.script import Target, run
+from gradviz.step.leaves import line_ends, named_tensors
 from gradviz.step.plain import script
 from gradviz.step.screen import Screen
 from gradviz.step.state import Session

@@ -14,7 +14,7 @@ from gradviz.cli.export_moment import export_moment
 from gradviz.events.kinds import Kind, NodeMade
 from gradviz.pictures.render import DrawError
 from gradviz.query.curves import Trend
-from gradviz.step.command_error import CommandError
+from gradviz.step import CommandError
 from gradviz.step.neighbourhood import HERE, drawn, neighbourhood
 from gradviz.step.screen import Screen, has_more
 from gradviz.step.state import Session

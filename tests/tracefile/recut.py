@@ -12,7 +12,7 @@ import numpy as np
 
 from gradviz.tracefile import open_trace
 from gradviz.tracefile.batch import ByKind
-from gradviz.tracefile.contents import NOT_PLAIN, Contents
+from gradviz.tracefile.chunks import NOT_PLAIN, Contents
 from gradviz.tracefile.expected import as_is
 from gradviz.tracefile.schema import STATE
 

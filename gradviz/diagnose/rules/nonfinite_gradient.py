@@ -32,7 +32,7 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.nonfinite import Origin, Source, first_bad, is_of_user
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.tracefile.rank_files import pattern_of
+from gradviz.tracefile.opening import pattern_of
 
 
 def _search(case: Case) -> Iterator[Found]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from gradviz.sources.tensors_returned import collect, tensors_returned
+from gradviz.sources.call_arguments import collect, tensors_returned
 
 _PLAIN = (int, float, complex, bool, str, type(None))
 # The types of immutable arguments. Equal arguments of the same type have the same text, except for the sign of a

@@ -117,7 +117,7 @@ _FUNCTION = "CompiledFunction"  # the Function by which PyTorch differentiates c
 _MADE = "<gradviz>"  # the file of functions that are made at run time
 # The files of our replacements of PyTorch's functions, of our mode, and of the check that they begin with.
 _REPLACING = (
-    "collectives", "compiling", "engine", "forward", "module_scopes", "optimizers", "recording", "refusals", "shared",
+    "collectives", "compiling", "engine", "forward", "module_scopes", "optimizers", "recording", "shared",
     "watching",
 )  # fmt: skip
 

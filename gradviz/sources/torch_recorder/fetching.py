@@ -15,8 +15,14 @@ from typing import Any
 
 import torch
 
-from gradviz.sources.torch_recorder.device_copies import MOST_COPIES, Copied, Reductions, Room, groups_of
-from gradviz.sources.torch_recorder.device_values import OnDevice
+from gradviz.sources.torch_recorder.device_values import (
+    MOST_COPIES,
+    Copied,
+    OnDevice,
+    Reductions,
+    Room,
+    groups_of,
+)
 from gradviz.sources.torch_recorder.pytorchs_own import (
     TENSORS,
     no_grad,

@@ -22,12 +22,11 @@ from gradviz.events.listener import Where, edges_of
 from gradviz.sources.torch_recorder import calls
 from gradviz.sources.torch_recorder.arguments import OPERANDS, outputs_of, tensors_in
 from gradviz.sources.torch_recorder.calls import Steps, Way, finish
-from gradviz.sources.torch_recorder.described import described
 from gradviz.sources.torch_recorder.identity import name_of_hook, outside
 from gradviz.sources.torch_recorder.inline_cache import Call, InlineCache
 from gradviz.sources.torch_recorder.known_things import Known, grad_fn_of, version_of
 from gradviz.sources.torch_recorder.linear import tell_linear
-from gradviz.sources.torch_recorder.node_formulas import rule_of_node
+from gradviz.sources.torch_recorder.node_formulas import described, rule_of_node
 from gradviz.sources.torch_recorder.pytorchs_own import is_floating_point
 from gradviz.sources.torch_recorder.shared import PYTORCH, Source, in_transform, is_pytorchs, safely
 from gradviz.sources.torch_recorder.tensor_values import PLAIN, READER, local_part

@@ -25,7 +25,7 @@ from gradviz.sources.torch_recorder.arguments import outputs_of, tensors_in
 from gradviz.sources.torch_recorder.backward import registering
 from gradviz.sources.torch_recorder.collectives import Collectives
 from gradviz.sources.torch_recorder.compiling import Captures, compiling, is_compiled, prepare_dynamo
-from gradviz.sources.torch_recorder.engine import watched
+from gradviz.sources.torch_recorder.engine import Refusals, watched
 from gradviz.sources.torch_recorder.fetching import FETCHER
 from gradviz.sources.torch_recorder.forward import Forward
 from gradviz.sources.torch_recorder.function_checks import ComparedFunctions
@@ -36,12 +36,10 @@ from gradviz.sources.torch_recorder.module_scopes import Scopes
 from gradviz.sources.torch_recorder.optimizers import Training
 from gradviz.sources.torch_recorder.pass_numbers import PassNumbers
 from gradviz.sources.torch_recorder.program_lines import Places
-from gradviz.sources.torch_recorder.refusals import Refusals
-from gradviz.sources.torch_recorder.replaced import Replaced
 from gradviz.sources.torch_recorder.rerun_call import Calls
 from gradviz.sources.torch_recorder.resting import Resting
 from gradviz.sources.torch_recorder.shared import Source, safely
-from gradviz.sources.torch_recorder.watching import Watching
+from gradviz.sources.torch_recorder.watching import Replaced, Watching
 
 _overrides: Any = torch.overrides
 

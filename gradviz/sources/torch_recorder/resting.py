@@ -18,9 +18,8 @@ from gradviz.events.counters import next_pass_number
 from gradviz.events.kinds import UNWATCHED
 from gradviz.sources.torch_recorder.known_things import is_leaf
 from gradviz.sources.torch_recorder.pass_numbers import PassNumbers
-from gradviz.sources.torch_recorder.replaced import Replaced
 from gradviz.sources.torch_recorder.shared import Source, safely
-from gradviz.sources.torch_recorder.watching import Watching
+from gradviz.sources.torch_recorder.watching import Replaced, Watching
 
 _Plain = torch._C.DisableTorchFunction
 

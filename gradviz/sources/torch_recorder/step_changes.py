@@ -17,8 +17,7 @@ import torch
 from gradviz.events.handles import Later
 from gradviz.events.values import SMALL
 from gradviz.sources.torch_recorder import tensor_values
-from gradviz.sources.torch_recorder.device_copies import COPIES, elements_in
-from gradviz.sources.torch_recorder.device_values import OnDevice
+from gradviz.sources.torch_recorder.device_values import COPIES, OnDevice, elements_in
 from gradviz.sources.torch_recorder.fetching import current_stream, streams_of
 from gradviz.sources.torch_recorder.memory import check_room, is_dense
 from gradviz.sources.torch_recorder.pytorchs_own import (

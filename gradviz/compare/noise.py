@@ -543,7 +543,7 @@ def replicas_text(traces: Sequence[Trace]) -> list[Text]:
         lines.append(_line("later", "parameters", len(ranks.common), list(drift.names) if drift else []))
     for setting in ranks.other_settings:
         values = " and ".join(map(str, setting.values))
-        lines.append(Text(f"at step {setting.step}: {clean(setting.name)} is {clean(values)}", "yellow"))
+        lines.append(Text(f"at step {setting.number}: {clean(setting.name)} is {clean(values)}", "yellow"))
     return lines
 
 

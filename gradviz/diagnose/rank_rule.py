@@ -20,7 +20,7 @@ from gradviz.words.numbers import called_ranks, listed, plural, told_apart
 AVERAGE = "dist.all_reduce(p.grad); p.grad /= dist.get_world_size()  # for each parameter, on each rank"
 _SHOWN = 3  # the most parameters that are named
 _MOST_TEXTS = 4  # the most different texts that are shown
-
+LONGEST = 80  # characters of an expression that is to be typed
 
 ARE_AVERAGED: Callable[[Replicas], bool] = attrgetter("are_averaged")
 ARE_REPLICAS: Callable[[Replicas], bool] = attrgetter("are_replicas")
@@ -43,7 +43,7 @@ class RankFound:
 @dataclass(frozen=True, slots=True)
 class RankRule:
     """A rule: its stable id, its severity, what it looks for in one sentence, and the search over the ranks, which is
-    made only if they meet all `needs`."""
+    made only if they meet all `needs`. The page of the rule is made from the docstring of the search."""
 
     id: str
     severity: str
@@ -74,6 +74,13 @@ class RankRule:
                 number=found.pass_number,
                 ranks=found.ranks,
             )
+
+
+def rank_rule(
+    id: str, severity: str, looks_for: str, *needs: Callable[[Replicas], bool]
+) -> Callable[[Callable[[Replicas], Iterator[RankFound]]], RankRule]:
+    """Makes a rule of the search that it decorates."""
+    return lambda search: RankRule(id, severity, looks_for, search, needs)
 
 
 # --- words
@@ -141,3 +148,9 @@ def site_of_tensor(query: Query, tensor: int) -> Site | None:
 def site_of_event(query: Query, event: int) -> Site | None:
     """The site of an event; None if it is unknown."""
     return query.places.at(event)
+
+
+def expression_at(query: Query, event: int) -> str:
+    """The expression of the program that emitted an event; empty if it is unknown."""
+    site = site_of_event(query, event)
+    return query.places.expression(site.number) if site is not None else ""

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from inspect import cleandoc
 from pathlib import Path
 from textwrap import dedent, indent
 from typing import Any
@@ -44,8 +45,12 @@ class RulePage:
 
 
 def page_of(rule: Rule | RankRule) -> RulePage:
-    """The page of a rule. Its texts are empty if Python leaves docstrings out (`-OO`)."""
-    header = sys.modules[rule.search.__module__].__doc__ or ""
+    """The page of a rule, from the docstring of its file; of a rule between ranks, from that of its search. Its texts
+    are empty if Python leaves docstrings out (`-OO`)."""
+    search = rule.search
+    header = cleandoc(
+        (search if isinstance(rule, RankRule) else sys.modules[search.__module__]).__doc__ or ""
+    )
     finds, *parts = _SECTIONS.split(header)
     sections = dict(zip(parts[::2], parts[1::2], strict=True))
     return RulePage(

@@ -11,6 +11,7 @@ import numpy as np
 from gradviz.events.kinds import CollectiveCalled, Kind
 from gradviz.query.changes import writes_by_any_name
 from gradviz.query.query import Query
+from gradviz.query.ranks import Apart
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import Trace
 
@@ -35,30 +36,13 @@ class Collective(NamedTuple):
     tensor: int = 0
 
 
-class Parting(NamedTuple):
-    """The first collective that is not the same on all ranks: its number, from 1, and the call of each rank (None for
-    a rank that called no more)."""
-
-    number: int
-    calls: tuple[Collective | None, ...]
-
-
-class MixedUp(NamedTuple):
-    """A collective, by its number from 1, that ranks call for different parameters or for the gradients of different
-    parameters: the event and the name of the parameter on each rank."""
-
-    number: int
-    events: tuple[int, ...]
-    names: tuple[str, ...]
-
-
-def partings(queries: Sequence[Query]) -> Parting | None:
-    """The first collective that differs between the ranks: the n-th calls of all ranks are compared. None if there is
-    none, or if the ranks were interrupted."""
+def partings(queries: Sequence[Query]) -> Apart | None:
+    """The first collective that differs between the ranks: the n-th calls of all ranks are compared; None for a rank
+    that called no more. None if there is no such collective, or if the ranks were interrupted."""
     called = [query.of(collectives) for query in queries]
     for number, calls in enumerate(zip_longest(*called), 1):
         if len({None if call is None else (call.name, call.shape) for call in calls}) > 1:
-            return None if _are_interrupted(queries, called) else Parting(number, calls)
+            return None if _are_interrupted(queries, called) else Apart((), calls, number=number)
     return None
 
 
@@ -70,9 +54,10 @@ def _are_interrupted(queries: Sequence[Query], called: Sequence[Sequence[Collect
     return is_stopped and max(counts) - min(counts) == 1
 
 
-def mixed_up(queries: Sequence[Query], parameters: Sequence[Mapping[str, int]]) -> MixedUp | None:
-    """The first collective that ranks call for different parameters; `parameters` has the parameters of each rank by
-    name. None if there is none, or if the ranks train parameters of different names."""
+def mixed_up(queries: Sequence[Query], parameters: Sequence[Mapping[str, int]]) -> Apart | None:
+    """The first collective that ranks call for different parameters, or for the gradients of different parameters: the
+    names of these. `parameters` has the parameters of each rank by name. None if there is none, or if the ranks train
+    parameters of different names."""
     if not parameters[0] or any(known.keys() != parameters[0].keys() for known in parameters):
         return None
     names = [_named_tensors(*one) for one in zip(queries, parameters, strict=True)]
@@ -80,7 +65,7 @@ def mixed_up(queries: Sequence[Query], parameters: Sequence[Mapping[str, int]]) 
     for number, calls in enumerate(called, 1):
         named = tuple(known.get(call.tensor, "") for known, call in zip(names, calls, strict=True))
         if all(named) and len(set(named)) > 1:
-            return MixedUp(number, tuple(call.event for call in calls), named)
+            return Apart((), named, events=tuple(call.event for call in calls), number=number)
     return None
 
 

@@ -1,9 +1,10 @@
-"""The names and the order of the traces of several ranks."""
+"""The names and the order of the traces of several ranks, and what is not the same on all of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isfinite
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +13,22 @@ from gradviz.query.copies import same_elements
 from gradviz.tracefile import Snapshot, Trace
 
 _CLOSE = 1e-3  # relative
+
+
+class Apart(NamedTuple):
+    """Something that is not the same on all ranks: its names, and by rank its value, the tensor and the event, as far
+    as there are any (0: none). `number` is that of the pass, the step or the collective, from 1."""
+
+    names: tuple[str, ...]
+    values: tuple[Any, ...]
+    tensors: tuple[int, ...] = ()
+    events: tuple[int, ...] = ()
+    number: int = 0
+
+    @property
+    def name(self) -> str:
+        """The first of the names."""
+        return self.names[0]
 
 
 def are_close(numbers: Sequence[float]) -> bool:

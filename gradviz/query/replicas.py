@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, pairwise, takewhile
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from gradviz.events.kinds import Kind, Stepped
 from gradviz.events.values import Stats
 from gradviz.query.collective_calls import (
-    MixedUp,
     all_reduced,
     changes_between,
     collective_clock,
@@ -25,10 +24,12 @@ from gradviz.query.flow import Ways, op_of
 from gradviz.query.ops import COPYING, DROPOUTS, RUNNING
 from gradviz.query.optimizer_steps import settings_of
 from gradviz.query.query import Query
-from gradviz.query.ranks import are_apart, are_same
+from gradviz.query.ranks import Apart, are_apart, are_same
 from gradviz.query.training import Training
 from gradviz.sets import distinct
-from gradviz.tracefile import Snapshot
+from gradviz.tracefile import PassInfo, Snapshot
+
+_T = TypeVar("_T")
 
 
 class Averaged(NamedTuple):
@@ -128,31 +129,22 @@ def whole_of(parts: Sequence[Snapshot | None]) -> Stats | None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class OtherSetting:
-    """A setting of an optimizer that differs between the ranks at a step, which counts from 1."""
-
-    name: str
-    step: int
-    values: tuple[Any, ...]
-
-
 def settings_apart(
     queries: Sequence[Query], steps: Sequence[tuple[Stepped, ...]], common: Sequence[str]
-) -> list[OtherSetting]:
+) -> list[Apart]:
     """The settings that differ between the ranks, each at the first of the `steps` at which it does. `common` are the
     names of the parameters that all ranks have."""
-    differing: dict[str, OtherSetting] = {}
+    differing: dict[str, Apart] = {}
     for number, together in enumerate(steps, 1):
         types = tuple(step.type for step in together)
         if len(set(types)) > 1:
-            differing.setdefault("optimizer", OtherSetting("optimizer", number, types))
+            differing.setdefault("optimizer", Apart(("optimizer",), types, number=number))
         if len({(step.type, len(step.groups)) for step in together}) > 1:
             continue
         for groups in zip(*(step.groups for step in together), strict=True):
             if len({group.settings for group in groups}) > 1:
                 for name, values in _apart([settings_of(group) for group in groups]).items():
-                    differing.setdefault(name, OtherSetting(name, number, values))
+                    differing.setdefault(name, Apart((name,), values, number=number))
         if not differing and number == 1:  # equal groups may hold different parameters
             differing |= _of_a_parameter(queries, together, common)
     return list(differing.values())
@@ -160,14 +152,16 @@ def settings_apart(
 
 def _of_a_parameter(
     queries: Sequence[Query], together: Sequence[Stepped], common: Sequence[str]
-) -> dict[str, OtherSetting]:
+) -> dict[str, Apart]:
     """The settings of the first parameter whose settings differ between the ranks at the first step; empty if there is
     none."""
     of_ranks = [settings_by_parameter(query, step) for query, step in zip(queries, together, strict=True)]
     for parameter in (name for name in common if all(name in settings for settings in of_ranks)):
         apart = _apart([known[parameter] for known in of_ranks])
         if apart:
-            return {name: OtherSetting(f"{name} of {parameter}", 1, values) for name, values in apart.items()}
+            return {
+                name: Apart((f"{name} of {parameter}",), values, number=1) for name, values in apart.items()
+            }
     return {}
 
 
@@ -307,15 +301,6 @@ _FEWEST_DROPPED = 24  # elements: so many are not dropped alike by chance
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """A parameter that did not begin with the same values on all ranks. `tensors` are by rank."""
-
-    name: str
-    tensors: tuple[int, ...]
-    values: tuple[Snapshot | None, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Difference:
     """A parameter whose gradient differs between the ranks at an optimizer's step. `step` counts from 1. By rank:
     `gradients` are the gradients, None if a rank has none; `averaged` is whether the gradient had been all-reduced; if
@@ -342,32 +327,28 @@ class Drift:
     until: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OtherMode:
-    """A module that is called in training mode on some ranks and in evaluation mode on others, for the pass
-    `pass_number`: the event of the call, and whether it was in training mode, by rank."""
-
-    name: str
-    pass_number: int
-    events: tuple[int, ...]
-    modes: tuple[bool, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class OtherBuffer:
-    """Running statistics that differ between the ranks when an op reads them: the event and their values, by rank."""
-
-    name: str
-    events: tuple[int, ...]
-    values: tuple[Snapshot | None, ...]
-
-
 class Replicas:
     """The ranks of one run by number. Each question about them is answered once."""
 
     def __init__(self, ranks: Mapping[int, Query]) -> None:
         self.ranks = dict(ranks)
         self.queries = [*ranks.values()]
+
+    def place(self, rank: int) -> int:
+        """The place of a rank among the ranks."""
+        return [*self.ranks].index(rank)
+
+    def by_rank(self, values: Sequence[_T]) -> dict[int, _T]:
+        """Values by the ranks that they belong to."""
+        return dict(zip(self.ranks, values, strict=True))
+
+    def where(self, flags: Sequence[object]) -> tuple[int, ...]:
+        """The ranks of which a flag is set."""
+        return tuple(rank for rank, flag in self.by_rank(flags).items() if flag)
+
+    def together(self, listed: Callable[[Query], Sequence[_T]]) -> Iterator[tuple[_T, ...]]:
+        """The first of what is listed of each rank, the second of each, and so on, as long as all ranks have one."""
+        return zip(*(query.of(listed) for query in self.queries), strict=False)
 
     # --- what they have in common
 
@@ -376,9 +357,13 @@ class Replicas:
         """The steps that all ranks make: the first of each rank, the second of each rank, and so on. They end where the
         ranks have called different numbers of collectives before a step: a rank has left out a step, or has one
         more."""
-        together = zip(*(query.of(optimizer_steps) for query in self.queries), strict=False)
         clocks = [[call.event for call in query.of(collective_clock)] for query in self.queries]
-        return list(takewhile(lambda steps: _are_at_one_time(steps, clocks), together))
+        return list(takewhile(lambda steps: _are_at_one_time(steps, clocks), self.together(optimizer_steps)))
+
+    @cached_property
+    def passes(self) -> list[tuple[PassInfo, ...]]:
+        """The first passes that all ranks make: the first of each rank, the second of each rank, and so on."""
+        return list(zip(*(query.trace.passes[:MOST_STEPS] for query in self.queries), strict=False))
 
     @cached_property
     def parameters(self) -> list[dict[str, int]]:
@@ -425,8 +410,7 @@ class Replicas:
             return False
         first = self.gradients_apart[0]
         step = [one.index for one in self.steps[first.step - 1]]
-        passes = zip(*(query.trace.passes[:MOST_STEPS] for query in self.queries), strict=False)
-        points = [[one.first for one in together] for together in passes]
+        points = [[one.first for one in together] for together in self.passes]
         points.append([query.trace.count - 1 for query in self.queries])
         later = [at for at in points if all(event > since for event, since in zip(at, step, strict=True))]
         return any(are_same(self._values(first.name, at)) for at in later)
@@ -434,13 +418,12 @@ class Replicas:
     # --- what is not the same
 
     @cached_property
-    def starts_apart(self) -> list[Start]:
+    def starts_apart(self) -> list[Apart]:
         """The parameters whose values differed between the ranks before the first pass, and whose gradients are
         reduced."""
-        starts = self._starts.items()
         return [
-            Start(name, self._tensors(name), values)
-            for name, values in starts
+            Apart((name,), values, self.tensors(name))
+            for name, values in self._starts.items()
             if are_apart(values) and name not in self._of_one_rank
         ]
 
@@ -455,7 +438,7 @@ class Replicas:
             if are_apart(values)
             and not any(
                 reduced.intersection(query.tensors.grads.of(tensor)[1].tolist())
-                for query, tensor, reduced in zip(self.queries, self._tensors(name), gradients, strict=True)
+                for query, tensor, reduced in zip(self.queries, self.tensors(name), gradients, strict=True)
             )
         }
 
@@ -498,12 +481,12 @@ class Replicas:
         differences = []
         at = [step.index for step in together]
         for name in self.common:
-            held = zip(self.queries, together, self._tensors(name), strict=True)
+            held = zip(self.queries, together, self.tensors(name), strict=True)
             if name in found_before or not all(holds(*one) for one in held):
                 continue
             gradients = self._gradients(name, at)
             if are_apart(gradients):
-                arguments = zip(self.queries, self.reduced, self._tensors(name), at, strict=True)
+                arguments = zip(self.queries, self.reduced, self.tensors(name), at, strict=True)
                 averages = [last_average(*one) for one in arguments]
                 averaged = tuple(one is not None for one in averages)
                 known = [one for one in averages if one is not None]
@@ -512,7 +495,7 @@ class Replicas:
         return differences
 
     @cached_property
-    def mixed_up(self) -> MixedUp | None:
+    def mixed_up(self) -> Apart | None:
         """The first collective that ranks call for different parameters; None if there is none, or if the ranks train
         parameters of different names."""
         return mixed_up(self.queries, self.parameters)
@@ -537,7 +520,7 @@ class Replicas:
         return Drift(
             tuple(names),
             same + 1,
-            self._tensors(names[0]),
+            self.tensors(names[0]),
             self._values(names[0], points[apart]),
             points[same],
             points[apart],
@@ -548,21 +531,22 @@ class Replicas:
         return [name for name in self.common if are_apart(self._values(name, at))]
 
     @cached_property
-    def other_settings(self) -> list[OtherSetting]:
+    def other_settings(self) -> list[Apart]:
         """The settings of optimizers that differ between the ranks, each at the first step at which it does."""
         return settings_apart(self.queries, self.steps, self.common)
 
     @cached_property
-    def other_mode(self) -> OtherMode | None:
-        """The first pass for which a module is in training mode on some ranks and in evaluation mode on others."""
+    def other_mode(self) -> Apart | None:
+        """The first pass for which a module is in training mode on some ranks and in evaluation mode on others, whether
+        it is in training mode, and the events of its calls."""
         calls = [query.of(module_calls) for query in self.queries]
         names = [name for name in calls[0] if all(name in of_rank for of_rank in calls)]
-        for passes in zip(*(query.trace.passes[:MOST_STEPS] for query in self.queries), strict=False):
+        for passes in self.passes:
             for name in sorted(names, key=lambda name: name.count(".")):
                 last = [of_rank[name].before(one.first) for of_rank, one in zip(calls, passes, strict=True)]
                 events, modes = tuple(event for event, _ in last), tuple(mode for _, mode in last)
                 if all(event >= 0 for event in events) and len(set(modes)) > 1:
-                    return OtherMode(name, passes[0].number, events, modes)
+                    return Apart((name,), modes, events=events, number=passes[0].number)
         return None
 
     @cached_property
@@ -576,15 +560,16 @@ class Replicas:
         return 0 if any(are_same(pair) for pair in pairwise(values[0] for values in roots)) else len(roots)
 
     @cached_property
-    def buffer_apart(self) -> OtherBuffer | None:
-        """The first running statistics of a normalisation that differ between the ranks when they are read again."""
+    def buffer_apart(self) -> Apart | None:
+        """The first running statistics of a normalisation that differ between the ranks when ops read them again, and
+        the events of these ops."""
         read = [query.of(running_statistics) for query in self.queries]
         for name in (name for name in read[0] if all(name in of_rank for of_rank in read)):
             for events in list(zip(*(of_rank[name].events for of_rank in read), strict=False))[1:]:
                 at = zip(self.queries, (of_rank[name].tensor for of_rank in read), events, strict=True)
                 values = tuple(query.memory.value(tensor, event - 1) for query, tensor, event in at)
                 if are_apart(values):
-                    return OtherBuffer(name, events, values)
+                    return Apart((name,), values, events=events)
         return None
 
     @cached_property
@@ -592,7 +577,7 @@ class Replicas:
         """The event, on the first rank, of the first dropout, if dropouts drop the same elements on all ranks; −1 if
         they do not, or if too few elements are known."""
         compared, first = 0, -1
-        for together in zip(*(query.of(dropped) for query in self.queries), strict=False):
+        for together in self.together(dropped):
             masks = [mask for _, mask in together]
             if any(mask.shape != masks[0].shape or np.any(mask != masks[0]) for mask in masks):
                 return -1
@@ -632,18 +617,19 @@ class Replicas:
 
     # --- of one parameter on each rank
 
-    def _tensors(self, name: str) -> tuple[int, ...]:
+    def tensors(self, name: str) -> tuple[int, ...]:
+        """A parameter, by its name, as the tensor of each rank."""
         return tuple(known[name] for known in self.parameters)
 
     def _values(self, name: str, at: Sequence[int]) -> tuple[Snapshot | None, ...]:
         return tuple(
             query.memory.value(tensor, event)
-            for query, tensor, event in zip(self.queries, self._tensors(name), at, strict=True)
+            for query, tensor, event in zip(self.queries, self.tensors(name), at, strict=True)
         )
 
     def _gradients(self, name: str, at: Sequence[int]) -> tuple[Snapshot | None, ...]:
         """The `.grad` of a parameter on each rank at these events; None if there is none."""
-        of_ranks = zip(self.queries, self._tensors(name), at, strict=True)
+        of_ranks = zip(self.queries, self.tensors(name), at, strict=True)
         return tuple(query.tensors.gradient(tensor, event) for query, tensor, event in of_ranks)
 
 
@@ -652,29 +638,19 @@ def _are_at_one_time(steps: Sequence[Stepped], clocks: Sequence[Sequence[int]]) 
     return len({bisect_left(events, step.index) for step, events in zip(steps, clocks, strict=True)}) == 1
 
 
-@dataclass(frozen=True, slots=True)
-class FrozenOnSome:
-    """Parameters that do not require a gradient on the ranks in `places`, and do on all others, when the pass
-    `pass_number` begins (0: at the end of a run without a pass). For each of these ranks, `tensors` has the first
-    parameter, and `events` the last event that changed whether it requires a gradient, 0 for none."""
-
-    names: tuple[str, ...]
-    tensors: tuple[int, ...]
-    pass_number: int
-    places: tuple[int, ...]
-    events: tuple[int, ...]
-
-
-def frozen_on_some(ranks: Replicas) -> FrozenOnSome | None:
-    """The parameters that are first frozen on some ranks alone. The ranks must have one model: parameters of the same
-    names and shapes, with the same values where the first pass begins. None if there are none."""
+def frozen_on_some(ranks: Replicas) -> Apart | None:
+    """The parameters that are first frozen on some ranks alone, when a pass begins (number 0: at the end of a run
+    without a pass): whether they require a gradient, the tensors of the first of them, and the last events that changed
+    whether it does, 0 for none. The ranks must have one model: parameters of the same names and shapes, with the same
+    values where the first pass begins. None if there are none."""
     parameters = [query.of(_named) for query in ranks.queries]
     if not _are_alike(parameters):
         parameters = [query.of(_in_order) for query in ranks.queries]
     names = list(parameters[0])
     if not names or not _are_alike(parameters):
         return None
-    points = _points(ranks)
+    points = [(together[0].number, tuple(one.first for one in together)) for together in ranks.passes]
+    points = points or [(0, tuple(query.trace.count - 1 for query in ranks.queries))]
     starts = points[0][1]
     for name in names:
         at = zip(ranks.queries, parameters, starts, strict=True)
@@ -691,14 +667,10 @@ def frozen_on_some(ranks: Replicas) -> FrozenOnSome | None:
         apart = [name for name in names if len(set(requires[name])) > 1]
         if apart:
             first = requires[apart[0]]
-            places = tuple(place for place, does in enumerate(first) if not does)
+            tensors = tuple(known[apart[0]] for known in parameters)
+            changed = tuple(map(_last_change, ranks.queries, tensors, events))
             alike = tuple(name for name in apart if requires[name] == first)
-            changed = tuple(
-                _last_change(ranks.queries[place], parameters[place][apart[0]], events[place])
-                for place in places
-            )
-            tensors = tuple(parameters[place][apart[0]] for place in places)
-            return FrozenOnSome(alike, tensors, pass_number, places, changed)
+            return Apart(alike, first, tensors, changed, pass_number)
     return None
 
 
@@ -722,15 +694,6 @@ def _in_order(query: Query) -> dict[str, int]:
     shapes = [query.tensors.shape(tensor) or () for tensor in tensors]
     pairs = zip(shapes, tensors, strict=True)
     return {f"parameter {place} of shape {shape}": tensor for place, (shape, tensor) in enumerate(pairs, 1)}
-
-
-def _points(ranks: Replicas) -> list[tuple[int, tuple[int, ...]]]:
-    """The passes that all ranks begin: the number, and the event on each rank. The end of the run, if a rank begins
-    none."""
-    passes = list(zip(*(query.trace.passes[:MOST_STEPS] for query in ranks.queries), strict=False))
-    if not passes:
-        return [(0, tuple(query.trace.count - 1 for query in ranks.queries))]
-    return [(together[0].number, tuple(one.first for one in together)) for together in passes]
 
 
 def _last_change(query: Query, tensor: int, until: int) -> int:

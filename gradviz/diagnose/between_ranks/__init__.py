@@ -4,57 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from gradviz.diagnose.between_ranks import (
-    ranks_apart,
-    ranks_arguments,
-    ranks_bias,
-    ranks_buffers,
-    ranks_clip,
-    ranks_collectives,
-    ranks_data,
-    ranks_drift,
-    ranks_dropout,
-    ranks_early_clip,
-    ranks_frozen,
-    ranks_hooks,
-    ranks_loss,
-    ranks_mode,
-    ranks_settings,
-    ranks_start,
-    ranks_steps,
-    ranks_sum,
-    ranks_unreduced,
-    ranks_unused,
-)
+from gradviz.diagnose.between_ranks import averages, models, scales
 from gradviz.diagnose.finding import Finding
 from gradviz.diagnose.rank_rule import RankRule
 from gradviz.query.replicas import Replicas
 
-RANK_RULES: tuple[RankRule, ...] = tuple(
-    module.RULE
-    for module in (
-        ranks_frozen,
-        ranks_unused,
-        ranks_collectives,
-        ranks_steps,
-        ranks_start,
-        ranks_unreduced,
-        ranks_apart,
-        ranks_settings,
-        ranks_mode,
-        ranks_drift,
-        ranks_data,
-        ranks_sum,
-        ranks_clip,
-        ranks_early_clip,
-        ranks_loss,
-        ranks_arguments,
-        ranks_hooks,
-        ranks_bias,
-        ranks_buffers,
-        ranks_dropout,
-    )
-)
+RANK_RULES: tuple[RankRule, ...] = (
+    models.frozen, models.unused, models.calls, models.steps, models.start, averages.unreduced,
+    averages.apart, models.settings, models.mode, models.drift, models.data, averages.sum_, scales.clip,
+    scales.early_clip, scales.loss, models.arguments, averages.hooks, scales.bias, models.buffers,
+    models.dropout,
+)  # fmt: skip
 BETWEEN_RANKS = {rule.id: rule for rule in RANK_RULES}
 
 

@@ -61,7 +61,7 @@ def _explain(context: click.Context, option: click.Parameter, name: str | None) 
         context.exit()
 
 
-class _Check(click.Command):
+class TraceOrScript(click.Command):
     """A command whose options after a SCRIPT belong to the script, and after a TRACE to gradviz."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
@@ -74,10 +74,10 @@ class _Check(click.Command):
 def _is_script(argument: str) -> bool:
     """Whether an argument is the path of a file that is not a trace."""
     path = Path(argument)
-    return path.exists() and not _is_run(path)
+    return path.exists() and not is_run(path)
 
 
-def _is_run(path: Path) -> bool:
+def is_run(path: Path) -> bool:
     """Whether a path names a trace, or the traces of a run: a folder of traces that is not a program, or a
     pattern."""
     if path.is_dir():
@@ -96,7 +96,7 @@ def is_trace(path: Path) -> bool:
 
 
 @click.command(
-    cls=_Check,
+    cls=TraceOrScript,
     context_settings=SETTINGS,
     epilog="""\b
 Examples:
@@ -136,7 +136,7 @@ Examples:
     is_flag=True,
     help="Apply the cure of the first finding to a copy of SCRIPT, run it, and say what became of it.",
 )
-@click.option("--diff", "with_patch", is_flag=True, help="With --try-cures: print the cure as a patch.")
+@click.option("--diff", "with_diffs", is_flag=True, help="Print the edit of each cure as a diff below it.")
 def check(
     program: Program,
     form: str,
@@ -148,7 +148,7 @@ def check(
     names_all: bool,
     fail_on: str | None,
     try_cures: bool,
-    with_patch: bool,
+    with_diffs: bool,
 ) -> None:
     """Find what went wrong in a run: TRACE is checked; SCRIPT is run and recorded first, like `gradviz trace` does.
     The ranks of one run may be given as traces, a folder or a pattern: what several ranks have is one finding.
@@ -159,16 +159,18 @@ def check(
     Settings in [tool.gradviz] of pyproject.toml apply.
     """
     settings = settings_at(Path.cwd())
-    _refuse_cures(try_cures, with_patch, form, program.module)
+    _refuse_cures(try_cures, form, program.module)
     script, arguments = program.script, program.arguments
     began = perf_counter()
 
     def tried(report: Report, trace: Trace) -> Tried | None:
         """Try the first cure on a copy of the script."""
+        if not report.findings:
+            return None
         options = ["--engine", program.engine, "--values", program.values]
         seconds = perf_counter() - began
         rerun = Rerun(script or "", arguments, options, select, ignore, settings, seconds, check_trace)
-        return try_cure(report, Query(trace), rerun)
+        return try_cure(report.findings[0], report, Query(trace), rerun)
 
     def checked(paths: list[Path], status: int = 0) -> int:
         """Print the findings of a trace, or of the traces of all ranks, and return the exit status."""
@@ -182,12 +184,12 @@ def check(
                     fill_in_where_bad(trace)
                 report = check_ranks(ranks, select, ignore, settings)
             outcome = [tried(report, traces[0])] if try_cures else []
-            _print(report, of, form, outcome, with_patch, names_all)
+            _print(report, of, form, outcome, with_diffs, names_all)
         return status or int(bool(report.at_least(fail_on or settings.fail_on)))
 
-    if program.module is None and (script is None or _is_run(Path(script))):
+    if program.module is None and (script is None or is_run(Path(script))):
         named = [Path(name) for name in (*([script] if script else []), *arguments)]
-        if not all(map(_is_run, named)):
+        if not all(map(is_run, named)):
             fail(f"check reads the traces of one run; {arguments[0]} is one argument too many")
         traces = named_traces(named) or [newest_trace()]
         if len(traces) > 1 and in_order(traces) is None:
@@ -225,7 +227,7 @@ def check(
                 return checked([path], outcome.status)
             if form != "text":
                 reasons = tuple((rule.id, "nothing was recorded") for rule in RULES)
-                _print(Report((), (), reasons), {}, form, [], with_patch, names_all)
+                _print(Report((), (), reasons), {}, form, [], with_diffs, names_all)
             return outcome.status
 
         perform(Job(running, after, around, failure=2))
@@ -233,10 +235,8 @@ def check(
         fail(str(error))
 
 
-def _refuse_cures(try_cures: bool, with_patch: bool, form: str, module: str | None) -> None:
+def _refuse_cures(try_cures: bool, form: str, module: str | None) -> None:
     """Exit with one line if the options about cures conflict with others."""
-    if with_patch and not try_cures:
-        fail("--diff prints the cure that --try-cures tries: give both")
     if try_cures and form == "sarif":
         fail("--try-cures goes with --format text or json")
     if try_cures and module is not None:
@@ -248,15 +248,15 @@ def _print(
     trace: Trace | Mapping[int, Trace],
     form: str,
     outcome: Sequence[Tried | None],
-    with_patch: bool,
+    with_diffs: bool,
     names_all: bool,
 ) -> None:
     """Print a report of a trace or of all ranks, and the result of its first cure if that was tried. With `names_all`
     the text names each rule that was not checked."""
     if form == "text":
         console = Console(highlight=False)
-        console.print(report_text(report, trace, console, names_all))
-        for line in chain.from_iterable(tried_text(tried, with_patch) for tried in outcome):
+        console.print(report_text(report, trace, console, names_all, with_diffs), crop=False)
+        for line in chain.from_iterable(map(tried_text, outcome)):
             console.print(line, crop=False, soft_wrap=True)
         return
     data: dict[str, Any] = as_json(report) if form == "json" else as_sarif(report)

@@ -16,6 +16,7 @@ COMMANDS = {
     "trace": "Run a script and record its gradients.",
     "info": "Show what a trace contains.",
     "check": "Find what went wrong: the line, the reason, the cure.",
+    "fix": "Cure a finding: the smallest edit as a diff, proved by a run of a copy.",
     "why": "Tell where a gradient came from: its largest contributions.",
     "what-if": "Run a recorded pass again, with another value, dtype or call.",
     "capsule": "Take one pass out of a trace: as a small trace, or as a program.",
@@ -30,6 +31,8 @@ COMMANDS = {
     "redact": "Copy a trace without source, paths, messages and elements.",
     "doctor": "Check the installation and the layout engine.",
 }
+
+_FILES = {"fix": "fixing"}  # the files of commands with another name than the command
 
 FIRST = """\
 gradviz records the gradients of a Python program, and shows them. Type first:
@@ -91,8 +94,9 @@ class _Commands(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        file = name.replace("-", "_")
-        command: click.Command = getattr(import_module(f"gradviz.cli.{file}"), file)
+        function = name.replace("-", "_")
+        file = _FILES.get(name, function)
+        command: click.Command = getattr(import_module(f"gradviz.cli.{file}"), function)
         for parameter in command.params:
             if isinstance(
                 parameter.type, click.Path

@@ -78,15 +78,16 @@ _PARAMETERS = (
 
 @dataclass(frozen=True)
 class Program:
-    """A program to run, as options and arguments name it, and how to record it."""
+    """A program to run, as options and arguments name it, and how to record it. A command without `-m` or
+    `--no-source` leaves the last fields as they are."""
 
-    module: str | None
     output: Path | None
     engine: str
     values: str
-    no_source: bool
     script: str | None
     arguments: tuple[str, ...]
+    module: str | None = None
+    no_source: bool = False
 
 
 def runs_a_script(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -95,9 +96,8 @@ def runs_a_script(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(command)
     def with_program(**options: Any) -> Any:
-        return command(
-            Program(**{field.name: options.pop(field.name) for field in fields(Program)}), **options
-        )
+        names = [field.name for field in fields(Program) if field.name in options]
+        return command(Program(**{name: options.pop(name) for name in names}), **options)
 
     decorated: Callable[..., Any] = with_program
     for decorate in reversed(_PARAMETERS):

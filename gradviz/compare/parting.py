@@ -97,13 +97,15 @@ class Comparison:
 
     def _in_step(self, one: list[Stretch], other: list[Stretch]) -> tuple[list[Stretch], list[Stretch]]:
         """The same number of stretches on both sides. The last stretch follows the last pass; a run with fewer passes
-        gets empty stretches before it."""
+        gets empty stretches before it, or behind it if an error ended the run, in the middle of the next pass."""
         most = max(len(one), len(other))
         filled = []
-        for stretches in (one, other):
+        for side, stretches in zip(self.sides, (one, other), strict=True):
             last = stretches[-1]
             empty = [Stretch(0, last.items[:0])] * (most - len(stretches))
-            filled.append([*stretches[:-1], *empty, last])
+            is_broken_off = side.trace.meta.get("ended") == "error"
+            rest = [last, *empty] if is_broken_off else [*empty, last]
+            filled.append([*stretches[:-1], *rest])
         return filled[0], filled[1]
 
     @property
@@ -422,6 +424,27 @@ def _parting(phase: str, parting: Parting | None, found: Difference) -> Iterator
 
 def _line(text: str) -> str:
     return plain(text, _LONGEST)
+
+
+_EXACT = -1.0  # a tolerance below every distance: values differ if a bit differs
+
+
+def equal_text(one: Trace, other: Trace) -> str:
+    """How far two runs are equal to the last bit, in words."""
+    found = diff(one, other, tolerance=_EXACT)
+    partings = [parting for parting in (found.forward, found.backward) if parting is not None]
+    if not found.compared:
+        return "unknown: the two runs recorded no values of the same operations"
+    if not partings:
+        return (
+            f"to the last bit in all {found.compared:,} operations and gradients whose values were recorded"
+        )
+    first = min(partings, key=lambda parting: (parting.number or np.inf, parting is found.backward))
+    spot = first.one or first.other
+    assert spot is not None
+    phase = "in" if first is found.backward else "before"
+    where = f"{phase} pass {first.number}" if first.number else "after the last pass"
+    return f"to the last bit in all that was recorded, until {_place(spot)} {where}: {_line(spot.what)}"
 
 
 def spot_text(spot: Spot) -> str:

@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import ast
 import difflib
+import io
+import os
 import re
+import shutil
+import tokenize
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
+from tempfile import mkstemp
 
 from gradviz.query.functions_of_source import Function, called
 from gradviz.query.query import Query
+from gradviz.system.paths import file_name
 from gradviz.tracefile import Site
 
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -38,7 +44,7 @@ class SourceText:
     def __init__(self, text: str) -> None:
         self.text = text
         self.tree = ast.parse(text)
-        self.lines = text.splitlines(keepends=True)
+        self.lines = lines_of(text)
         self._starts = [0, *accumulate(map(len, self.lines))]
         self._all = [*ast.walk(self.tree)]
         self._parents = {child: node for node in self._all for child in ast.iter_child_nodes(node)}
@@ -199,6 +205,11 @@ def edited(text: str, edits: Iterable[Edit]) -> str:
     return text
 
 
+def lines_of(text: str) -> list[str]:
+    """The lines of a text with their ends. Only a newline ends a line, as in Python: no form feed does."""
+    return io.StringIO(text).readlines()
+
+
 @dataclass(frozen=True)
 class Patch:
     """The edits of a cure in the text of a file, as the trace has it."""
@@ -212,30 +223,105 @@ class Patch:
         """The text with the edits."""
         return edited(self.before, self.edits)
 
+    @cached_property
+    def stored(self) -> Stored | None:
+        """The file and what the edits make of it, with its own encoding and line ends; None if it cannot be read, or
+        has another text than the trace."""
+        read = stored_text(self.file)
+        if read is None or recorded_form(read[1]) != self.before:
+            return None
+        encoding, text = read
+        is_marked = text.startswith("\ufeff")  # which the edits do not count
+        at = [match.start() for match in re.finditer(r"\r\n|.", text, re.DOTALL)][is_marked:]
+        at += [len(text)] * 2  # the trace has a newline at the end also if the file has none
+        edits = []
+        for edit in self.edits:
+            end = _LINE_END.search(text, at[edit.start]) or _LINE_END.search(text)
+            edits.append(Edit(at[edit.start], at[edit.end], edit.new.replace("\n", end[0] if end else "\n")))
+        return Stored(Path(self.file).resolve(), encoding, text, edited(text, edits))
+
     @property
     def diff(self) -> str:
-        """The edits as a unified diff."""
-        name = Path(self.file).name
-        lines = difflib.unified_diff(
-            self.before.splitlines(keepends=True),
-            self.after.splitlines(keepends=True),
-            name,
-            f"{name} (with the cure)",
+        """The edits as a unified diff for `git apply`: of the file as it is stored, or, if it has another text by now,
+        of the text that the trace has. The path is relative to the current folder, if the file is below it."""
+        path, here = Path(self.file).resolve(), Path.cwd()
+        name = path.relative_to(here).as_posix() if path.is_relative_to(here) else file_name(self.file)
+        end = "\t" if " " in name else ""  # as git ends a path with a space
+        texts = self.stored or self
+        before, after = lines_of(texts.before), lines_of(texts.after)
+        lines = difflib.unified_diff(before, after, f"a/{name}{end}", f"b/{name}{end}")
+        return "".join(
+            line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
         )
-        return "".join(line if line.endswith("\n") else line + "\n" for line in lines)
 
     def line_after(self, line: int) -> int:
         """The line in the text after of a line in the text before; the nearest line if that line was changed."""
-        before, after = self.before.splitlines(), self.after.splitlines()
+        before, after = lines_of(self.before), lines_of(self.after)
         for _, a0, a1, b0, b1 in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
             if a0 < line <= a1:
                 return min(b0 + line - a0, max(b1, b0 + 1))
         return line
 
-    def position(self, offset: int) -> tuple[int, int]:
-        """The line and the column in characters, both from 1, of a character of the text before."""
+    @property
+    def replacements(self) -> Iterator[tuple[int, int, int, int, str]]:
+        """For each edit, in order: the line and the column of its start and of its end, from 1 and in characters, and
+        the new text."""
+        for edit in sorted(self.edits, key=lambda edit: edit.start):
+            yield *self._position(edit.start), *self._position(edit.end), edit.new
+
+    def _position(self, offset: int) -> tuple[int, int]:
         line_start = self.before.rfind("\n", 0, offset) + 1
         return self.before.count("\n", 0, offset) + 1, offset - line_start + 1
+
+
+_LINE_END = re.compile(r"\r\n|\r|\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A file that a patch changes: its path without links, its encoding, and its text before and after the edits, each
+    with the line ends and the byte order mark of the file."""
+
+    path: Path
+    encoding: str
+    before: str
+    after: str
+
+    @property
+    def content(self) -> bytes:
+        """The bytes of the file with the edits."""
+        return self.after.encode(self.encoding)
+
+    def write(self) -> None:
+        """Put the text with the edits into the file, whole or not at all, with the permissions that it has. Raises
+        OSError if that is impossible."""
+        descriptor, new = mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(self.content)
+            shutil.copymode(self.path, new)
+            os.replace(new, self.path)
+        except OSError:
+            os.unlink(new)
+            raise
+
+
+def stored_text(file: str) -> tuple[str, str] | None:
+    """The encoding of a Python file and its text, with its line ends and its byte order mark; None if it cannot be
+    read."""
+    try:
+        content = Path(file).read_bytes()
+        encoding = tokenize.detect_encoding(io.BytesIO(content).readline)[0]
+        encoding = "utf-8" if encoding == "utf-8-sig" else encoding
+        return encoding, content.decode(encoding)
+    except (OSError, SyntaxError, ValueError):
+        return None
+
+
+def recorded_form(text: str) -> str:
+    """The text of a file as a trace has it: without a byte order mark, with newlines alone, and one at the end."""
+    lines = _LINE_END.sub("\n", text.removeprefix("\ufeff"))
+    return lines if lines.endswith("\n") else lines + "\n"
 
 
 # --- a cure at the place of a finding

@@ -91,10 +91,15 @@ _OPT_IN = {rule.id for rule in RULES if rule.opt_in}
 
 
 def report_text(
-    report: Report, trace: Trace | Mapping[int, Trace], console: Console, names_all: bool = False
+    report: Report,
+    trace: Trace | Mapping[int, Trace],
+    console: Console,
+    names_all: bool = False,
+    with_diffs: bool = False,
 ) -> Group:
     """All findings with their lines and cures, then how many rules were checked, and why others were not. With
-    `names_all` each of these is named. For a run of several ranks, `trace` maps each rank to its trace."""
+    `names_all` each of these is named; `with_diffs` adds the edits of each cure. For a run of several ranks, `trace`
+    maps each rank to its trace."""
     parts: list[RenderableType] = []
     for position, finding in enumerate(report.findings, 1):
         if isinstance(trace, Trace):
@@ -102,6 +107,8 @@ def report_text(
         else:
             on = on_ranks(finding.ranks, len(trace))
             parts += [*_finding(finding, position, trace[finding.ranks[0]], console.width, on), Text()]
+        if with_diffs and finding.patch is not None:
+            parts += [diff_text(finding.patch), Text()]
     ended = [*_ended(report, trace)] if isinstance(trace, Trace) else []
     nothing = "no finding explains it" if ended else "no findings"
     return Group(*parts, *ended, *_coverage(report, names_all, nothing))
@@ -134,6 +141,12 @@ def _finding(
         yield _indented(Text.assemble(("see   ", "dim"), _events(finding, trace)))
     for line in _consequences(finding):
         yield _indented(line)
+
+
+def diff_text(patch: Patch) -> Text:
+    """The edits of a cure as a unified diff, for a terminal."""
+    lines = (clean(line.rstrip("\r").replace("\t", "    ")) for line in patch.diff[:-1].split("\n"))
+    return Text("\n".join(lines), no_wrap=True, overflow="ignore")
 
 
 def _indented(text: Text) -> RenderableType:
@@ -228,6 +241,7 @@ def as_json(report: Report) -> dict[str, Any]:
                 "severity": finding.severity,
                 "message": finding.message,
                 "fix": finding.fix,
+                "edits": _edits(finding.patch),
                 **({"replayed": finding.replayed} if finding.replayed else {}),
                 "file": finding.file or None,
                 "line": finding.line or None,
@@ -240,6 +254,13 @@ def as_json(report: Report) -> dict[str, Any]:
         "checked": list(report.checked),
         "not_checked": [{"rule": rule, "reason": reason} for rule, reason in report.not_checked],
     }
+
+
+def _edits(patch: Patch | None) -> list[dict[str, Any]]:
+    """The edits of a cure as plain data: lines and columns from 1; none if the cure is advice."""
+    names = ("line", "column", "end_line", "end_column", "text")
+    each = patch.replacements if patch is not None else ()
+    return [{"file": patch.file if patch else "", **dict(zip(names, edit, strict=True))} for edit in each]
 
 
 def as_sarif(report: Report) -> dict[str, Any]:
@@ -312,10 +333,9 @@ def _result(finding: Finding) -> dict[str, Any]:
 def _fix(finding: Finding, patch: Patch) -> dict[str, Any]:
     """The edits of a cure as replacements of regions."""
     replacements = []
-    for edit in sorted(patch.edits, key=lambda edit: edit.start):
-        (line, column), (end_line, end_column) = patch.position(edit.start), patch.position(edit.end)
+    for line, column, end_line, end_column, text in patch.replacements:
         region = {"startLine": line, "startColumn": column, "endLine": end_line, "endColumn": end_column}
-        replacements.append({"deletedRegion": region, "insertedContent": {"text": edit.new}})
+        replacements.append({"deletedRegion": region, "insertedContent": {"text": text}})
     change = {"artifactLocation": {"uri": uri(patch.file)}, "replacements": replacements}
     return {"description": {"text": finding.fix}, "artifactChanges": [change]}
 

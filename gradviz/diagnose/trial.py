@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import RenderableType
+from rich.table import Table
 from rich.text import Text
 
-from gradviz.diagnose.finding import Finding, Report, place_of
-from gradviz.diagnose.fix import Patch
+from gradviz.diagnose.finding import ERROR, Finding, Report, place_of
 from gradviz.diagnose.rule_settings import Settings
 from gradviz.events.kinds import Kind
 from gradviz.events.values import Stat
@@ -51,19 +52,31 @@ class Progress:
 class Tried:
     """The result of trying the cure of a finding. `problem` is the reason why it was not tried, or how the run failed;
     the other fields may be empty then. `gone` is True if the finding is gone. `new` are the errors and warnings that
-    were not there before."""
+    were not there before; the rules in `unchecked` could not be checked before. `progress` is the result of the run
+    with the cure, `earlier` that of the run without it. `equal` says how far the two runs are equal."""
 
     finding: Finding
     problem: str = ""
     gone: bool = False
     new: tuple[Finding, ...] = ()
+    unchecked: frozenset[str] = frozenset()
     progress: Progress | None = None
+    earlier: Progress | None = None
+    equal: str = ""
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether the run with the cure has shown that the finding is gone and that no error came, of the rules that
+        could be checked before."""
+        came = (one for one in self.new if one.severity == ERROR and one.rule not in self.unchecked)
+        return self.gone and not self.problem and not any(came)
 
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
     """The run of a script: its path as the user gave it, its arguments, the options of `gradviz trace`, the rules to
-    check, the seconds that it took, and the function that checked its trace and checks the cured one."""
+    check, the seconds that it took, the function that checked its trace and checks the cured one, and the function
+    that says how far the two traces are equal."""
 
     script: str
     arguments: Sequence[str]
@@ -73,43 +86,43 @@ class Rerun:
     settings: Settings
     seconds: float
     check: Callable[[Trace, Collection[str], Collection[str], Settings], Report]
+    equal: Callable[[Trace, Trace], str] = lambda before, after: ""
 
 
-def try_cure(report: Report, query: Query, rerun: Rerun) -> Tried | None:
-    """Apply the cure of the first finding to a copy, run it, and compare. None if there are no findings."""
-    if not report.findings:
-        return None
-    finding = report.findings[0]
+def try_cure(finding: Finding, report: Report, query: Query, rerun: Rerun) -> Tried:
+    """Apply the cure of a finding of a report to a copy, run it, and compare."""
     file, patch = Path(finding.file), finding.patch
     if not file.is_file():
         return Tried(finding, problem="its line is in no file that can be read")
     if patch is None:
         return Tried(finding, problem="this cure is advice: it cannot be applied as an edit of one file")
+    if patch.stored is None:
+        return Tried(finding, problem=f"{file} no longer has the text that was recorded")
     script = Path(rerun.script).resolve()
     home = script.parent
-    if not file.resolve().is_relative_to(home):
+    if not patch.stored.path.is_relative_to(home):
         return Tried(
             finding, problem=f"{file} is not beside the script, so that a copy would not be imported"
         )
     with tempfile.TemporaryDirectory(prefix="gradviz-") as folder:
         copy = Path(folder) / "copy"
-        _mirror(home, copy, file.resolve().relative_to(home), patch.after)
+        _mirror(home, copy, patch.stored.path.relative_to(home), patch.stored.content)
         trace = Path(folder) / "cured.gradviz"
-        if script != file.resolve():  # a link would import the files beside the original
+        if script != patch.stored.path:  # a link would import the files beside the original
             (copy / script.name).unlink()
             shutil.copyfile(script, copy / script.name)
         problem = _run(copy / script.name, trace, rerun)
-        return Tried(finding, problem=problem) if problem else _compared(report, query, patch, trace, rerun)
+        return Tried(finding, problem=problem) if problem else _compared(finding, report, query, trace, rerun)
 
 
-def _mirror(home: Path, copy: Path, changed: Path, text: str) -> None:
+def _mirror(home: Path, copy: Path, changed: Path, content: bytes) -> None:
     """Fill the new folder `copy` with links to the files of `home`, and with the changed file."""
     copy.mkdir()
     for entry in home.iterdir():
         if entry.name == changed.parts[0] and len(changed.parts) > 1:
-            _mirror(entry, copy / entry.name, Path(*changed.parts[1:]), text)
+            _mirror(entry, copy / entry.name, Path(*changed.parts[1:]), content)
         elif entry.name == changed.parts[0]:
-            (copy / entry.name).write_text(text, encoding="utf-8")
+            (copy / entry.name).write_bytes(content)
         elif entry.name != "__pycache__":
             _link(entry, copy / entry.name)
 
@@ -145,13 +158,17 @@ def _run(script: Path, trace: Path, rerun: Rerun) -> str:
     return "" if trace.exists() else "with the cure the script could not be recorded"
 
 
-def _compared(report: Report, query: Query, patch: Patch, trace: Path, rerun: Rerun) -> Tried:
-    finding = report.findings[0]
+def _compared(finding: Finding, report: Report, query: Query, trace: Path, rerun: Rerun) -> Tried:
+    patch = finding.patch
+    assert patch is not None
     try:
         with open_trace(trace) as cured:
             after = rerun.check(cured, rerun.select, rerun.ignore, rerun.settings)
             error = cured.meta.get("error_type", "")
-            progress = progress_of(finding, query, Query(cured))
+            query_after = Query(cured)
+            leaf = _leaf_of(finding, query, query_after)
+            progress, earlier = _progress(leaf, query_after), _progress(leaf, query)
+            equal = rerun.equal(query.trace, cured)
     except TraceError as error_of_trace:
         return Tried(finding, problem=str(error_of_trace))
     known = {(f.rule, patch.line_after(f.line)) for top in report for f in (top, *top.consequences)}
@@ -159,36 +176,36 @@ def _compared(report: Report, query: Query, patch: Patch, trace: Path, rerun: Re
     gone = all((f.rule, f.line) != (finding.rule, patch.line_after(finding.line)) for f in after)
     is_new = error and query.trace.meta.get("error_type") != error
     failed = f"with the cure the script ended with {error}" if is_new else ""
-    return Tried(finding, failed, gone, new, progress)
+    unchecked = frozenset(rule for rule, _ in report.not_checked)
+    return Tried(finding, failed, gone, new, unchecked, progress, earlier, equal)
 
 
 # --- the gradient and the losses of the cured run
 
 
-def progress_of(finding: Finding, before: Query, after: Query) -> Progress:
-    """The result of a run with a cure. `before` is the trace with the finding, `after` the trace of the cured run."""
-    leaf, rms = _gradient(finding, before, after)
-    losses = _losses(after)
+def _progress(leaf: str, query: Query) -> Progress:
+    """The result of a run, with the gradient of the leaf of this name."""
+    losses = _losses(query)
     first, last = (losses[0], losses[-1]) if len(losses) else (float("nan"), float("nan"))
-    steps = len(after.of(Training).stepped.events)
-    return Progress(leaf, rms, first, last, len(losses), steps)
+    steps = len(query.of(Training).stepped.events)
+    return Progress(leaf, _rms(query, leaf), first, last, len(losses), steps)
 
 
-def _gradient(finding: Finding, before: Query, after: Query) -> tuple[str, float | None]:
-    """The name of the first leaf of a finding with a gradient in the cured run, and the size of its last gradient; None
-    as the size if no leaf of the finding has a gradient."""
-    came = after.trace.table(Kind.ACCUMULATED)
-    got = {
-        name: tensor for tensor in dict.fromkeys(came["tensor"].tolist()) if (name := _name(after, tensor))
-    }
+def _leaf_of(finding: Finding, before: Query, after: Query) -> str:
+    """The name of the first leaf of a finding that gets a gradient with the cure, else of its first leaf; empty if it
+    has none."""
     names = [name for tensor in finding.tensors if (name := _leaf_name(before, tensor))]
-    for name in names:
-        if name in got:
-            rows = np.flatnonzero(came["tensor"] == got[name])[-1:]
-            states = after.trace.states
-            sizes = states.stats[states.rows_of(came["gradient"][rows], came.events[rows]), Stat.RMS]
-            return name, float(sizes[0])
-    return (names[0], None) if names else ("", None)
+    return next((name for name in names if _rms(after, name) is not None), names[0] if names else "")
+
+
+def _rms(query: Query, leaf: str) -> float | None:
+    """The size of the last gradient of the leaf of a name; None if it got none."""
+    came = query.trace.table(Kind.ACCUMULATED)
+    named = [tensor for tensor in set(came["tensor"].tolist()) if leaf and _name(query, tensor) == leaf]
+    rows = np.flatnonzero(np.isin(came["tensor"], named))[-1:]
+    states = query.trace.states
+    sizes = states.stats[states.rows_of(came["gradient"][rows], came.events[rows]), Stat.RMS]
+    return float(sizes[0]) if len(sizes) else None
 
 
 def _name(query: Query, tensor: int) -> str:
@@ -215,51 +232,74 @@ def _losses(query: Query) -> np.ndarray:
     states = query.trace.states
     rows = states.rows_of(roots.elements[of_line, 2], began.events[roots.owners[of_line]])
     stats = states.stats[rows[rows >= 0]]
-    one = stats[:, Stat.MIN] == stats[:, Stat.MAX]
+    one = (stats[:, Stat.MIN] == stats[:, Stat.MAX]) | (stats[:, Stat.NAN] > 0)
     return stats[one, Stat.MEAN]
 
 
 # --- as text and as data
 
 
-def tried_text(tried: Tried | None, with_patch: bool) -> Iterator[Text]:
+def tried_text(tried: Tried | None) -> Iterator[Text]:
     """The lines about a cure that was tried, below the report."""
     if tried is None:
         yield Text("no finding, so there is no cure to be tried", "dim")
         return
-    patch = tried.finding.patch
-    if with_patch and patch is not None:
-        lines = "\n".join(clean(line) for line in patch.diff.splitlines())
-        yield Text(lines, no_wrap=True, overflow="ignore")
     if tried.progress is None:
         yield Text.assemble(
             ("not tried  ", "dim"), f"the cure of {tried.finding.rule}: {clean(tried.problem)}"
         )
         return
-    yield Text.assemble(("with the cure: ", "bold"), ", ".join(_facts(tried)))
+    facts = [_gradient(tried.progress), _gone(tried), _loss(tried.progress), clean(tried.problem)]
+    yield Text.assemble(("with the cure: ", "bold"), ", ".join(filter(None, facts)))
     for finding in tried.new:
-        yield Text.assemble(
-            ("   new  ", "dim"),
-            f"{finding.severity} {finding.rule}  {place_of(finding)}: {clean(finding.message)}",
-        )
+        yield Text.assemble(("   new  ", "dim"), _in_short(finding))
 
 
-def _facts(tried: Tried) -> Iterator[str]:
-    progress = tried.progress
-    assert progress is not None
-    if progress.leaf:
-        gradient = "None" if progress.rms is None else f"rms {number(progress.rms, 3)}"
-        yield f"{clean(progress.leaf)}.grad {gradient}"
-    yield "finding gone" if tried.gone else "the finding is still there"
-    if tried.new:
-        yield plural(len(tried.new), "new finding")
-    if progress.passes and progress.first_loss == progress.first_loss:
-        steps = (
-            plural(progress.steps, "step") if progress.steps else plural(progress.passes, "pass", "passes")
-        )
-        yield f"loss {number(progress.first_loss, 3)} → {number(progress.last_loss, 3)} in {steps}"
-    if tried.problem:
-        yield clean(tried.problem)
+def proof_text(tried: Tried) -> Iterator[RenderableType]:
+    """What the run with a cure has shown, beside the run without it."""
+    verdict = ("proved    ", "bold green") if tried.is_proved else ("not proved  ", "bold red")
+    facts = [clean(tried.problem)]
+    if tried.progress is not None:
+        others = "" if tried.new else ", no other came"
+        facts.append(f"a copy with the edit ran: {_gone(tried)}{others}")
+    yield Text.assemble(verdict, "; ".join(filter(None, facts)))
+    for finding in tried.new:
+        could_be = " (a rule that could not be checked before)" * (finding.rule in tried.unchecked)
+        yield Text.assemble(("new       ", "dim"), _in_short(finding), could_be)
+    if tried.progress is None or tried.earlier is None:
+        return
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_row("", Text("before", "dim"), Text("with the edit", "dim"))
+    runs = tried.earlier, tried.progress
+    for label, cells in ("loss    ", map(_loss, runs)), ("gradient", map(_gradient, runs)):
+        texts = [text.removeprefix("loss ") for text in cells]
+        if any(texts):
+            table.add_row(Text(label, "dim"), *(Text(text or "unknown") for text in texts))
+    yield table
+    yield Text.assemble(("equal     ", "dim"), tried.equal)
+
+
+def _in_short(finding: Finding) -> str:
+    return f"{finding.severity} {finding.rule}  {place_of(finding)}: {clean(finding.message)}"
+
+
+def _gradient(progress: Progress) -> str:
+    """The gradient of the leaf in words; empty if the finding is about no leaf."""
+    rms = "None" if progress.rms is None else f"rms {number(progress.rms, 3)}"
+    return f"{clean(progress.leaf)}.grad {rms}" if progress.leaf else ""
+
+
+def _gone(tried: Tried) -> str:
+    gone = "finding gone" if tried.gone else "the finding is still there"
+    return f"{gone}, {plural(len(tried.new), 'new finding')}" if tried.new else gone
+
+
+def _loss(progress: Progress) -> str:
+    """The losses in words; empty if they are not known."""
+    steps = plural(progress.steps, "step") if progress.steps else plural(progress.passes, "pass", "passes")
+    first, last = number(progress.first_loss, 3), number(progress.last_loss, 3)
+    losses = first if progress.passes == 1 else f"{first} → {last}"
+    return f"loss {losses} in {steps}" if progress.passes else ""
 
 
 def tried_as_json(tried: Tried | None) -> dict[str, Any] | None:

@@ -171,7 +171,7 @@ class Tables(Doors):
     def source(self, file: str) -> list[str]:
         """The lines of a source file as they were when the run was recorded; empty if they were not kept."""
         rows = self._rows("SELECT text FROM sources WHERE file = ?", file)
-        return rows[0][0].splitlines() if rows else []
+        return rows[0][0].removesuffix("\n").split("\n") if rows and rows[0][0] else []
 
     @property
     def has_sources(self) -> bool:

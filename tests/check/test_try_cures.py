@@ -149,6 +149,22 @@ def test_the_first_cure_is_tried_on_a_copy(tmp_path: Path, monkeypatch: pytest.M
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train.gradviz", "train.py"]
 
 
+def test_the_edits_of_cures_are_shown_without_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(FORGOTTEN)
+    invoked(["trace", "--engine", "numpy", "train.py", "3"])
+    shown = invoked(["check", "--diff", "train.gradviz"]).stdout
+    assert "--- a/train.py\n+++ b/train.py\n" in shown
+    assert "+    opt.zero_grad()\n     loss.backward()" in shown
+    (finding,) = json.loads(invoked(["check", "--format", "json", "train.gradviz"]).stdout)["findings"]
+    assert finding["edits"] == [
+        {
+            "file": "train.py", "line": 10, "column": 5, "end_line": 10, "end_column": 5,
+            "text": "opt.zero_grad()\n    ",
+        }
+    ]  # fmt: skip
+
+
 @pytest.mark.slow
 def test_what_became_of_a_cure_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -206,7 +222,6 @@ def test_advice_is_not_tried_and_no_finding_has_no_cure(
     ("arguments", "message"),
     [
         (["--try-cures", "run.gradviz"], "--try-cures runs the program again, so it needs SCRIPT"),
-        (["--diff", "train.py"], "--diff prints the cure that --try-cures tries: give both"),
         (["--try-cures", "--format", "sarif", "train.py"], "--try-cures goes with --format text or json"),
         (["--try-cures", "-m", "train"], "--try-cures needs a SCRIPT"),
     ],

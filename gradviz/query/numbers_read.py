@@ -11,6 +11,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Container, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -30,7 +31,10 @@ _FAR = 8  # the most copies between a tensor with a graph and the one that is re
 _MOST = 256  # the most reads before an op that are followed
 _CLOSE = 1e-5  # how far two equal numbers may differ, relative to the larger: one may be rounded to float32
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d*)?(?:e[+-]?\d+)?(?![\w.])")
-_BINARY = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+_BINARY: dict[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.Pow: math.pow,
+}  # fmt: skip
 _CONVERSIONS: dict[str, Callable[[float], float]] = {"float": float, "int": int, "abs": abs}
 _Values = dict[ast.AST, float | None]
 
@@ -216,10 +220,9 @@ class NumbersRead:
             return -inner if inner is not None else None
         if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
             left, right = self._value(node.left, values, site), self._value(node.right, values, site)
-            is_known = (
-                left is not None and right is not None and (right != 0 or not isinstance(node.op, ast.Div))
-            )
-            return _BINARY[type(node.op)](left, right) if is_known else None
+            if left is not None and right is not None:
+                with suppress(ArithmeticError, ValueError):
+                    return _BINARY[type(node.op)](left, right)
         if isinstance(node, ast.Call) and len(node.args) == 1:
             convert, inner = _CONVERSIONS.get(ast.unparse(node.func)), self._value(node.args[0], values, site)
             return float(convert(inner)) if convert and inner is not None and math.isfinite(inner) else None

@@ -46,6 +46,7 @@ FAULTS = {
     "attribute": "model.rough = rough.item()\nloss = fit + RATE * model.rough",
     "function": "amount = number_of(rough)\nloss = amount / 4 + fit",
     "tuple": "one, other = fit.item(), rough.item()\nloss = torch.add(fit, -other)",
+    "a power": "loss = fit + RATE * rough.item() ** 2",
     "in place": "amount = 2 * float(rough)\nloss = fit * 1\nloss += RATE * amount",
 }
 HEALTHY = {

@@ -498,7 +498,7 @@ def as_leaf(name: str) -> Edits:
 
 
 def updated_in_place(spot: Spot) -> list[Edit]:
-    """An update in place under no_grad in place of `p = p - rate * p.grad` or of `p.sub(...)`."""
+    """An update in place under no_grad in place of `p = p - rate * p.grad`."""
     source, statement = spot.source, spot.statement
     if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.BinOp):
         value = statement.value
@@ -510,12 +510,6 @@ def updated_in_place(spot: Spot) -> list[Edit]:
             return [source.replaced(statement, f"with torch.no_grad(): {left} {sign}= {right}{more}")]
     if isinstance(statement, ast.AugAssign):
         return under_no_grad(spot)
-    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        call = statement.value
-        if isinstance(call.func, ast.Attribute) and not call.func.attr.endswith("_"):
-            arguments = source.text[source.span(call.func)[1] : source.span(call)[1]]
-            new = f"with torch.no_grad(): {source.code(call.func)}_{arguments}"
-            return [source.replaced(statement, new)]
     return []
 
 

@@ -15,7 +15,6 @@ from gradviz.query.ops import ADDING, SUBTRACTING
 from gradviz.query.source_trees import names_read, statement_at, trees
 from gradviz.query.writes import Writes
 
-METHODS = {"add", "sub", "mul", "div", "addcmul", "addcdiv", "lerp"}  # that have a twin in place
 _CHANGING = ADDING | SUBTRACTING | {"addcmul", "addcdiv", "lerp"}
 _NEAR = 3  # the most ops between a leaf and its new value
 _LEAST = 2  # the fewest times that the line ran

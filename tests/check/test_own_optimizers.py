@@ -60,6 +60,25 @@ def test_a_result_that_a_step_drops_is_named_with_its_method_in_place(
     assert lost(statement, tmp_path) == [(statement, in_place)]
 
 
+@pytest.mark.parametrize(
+    ("value", "statement", "in_place"),
+    [
+        ("torch.sub(p, p.grad)", "new = VALUE", "p.copy_(torch.sub(p, p.grad))"),
+        ("p - 0.1 * p.grad", "p = VALUE", "p.copy_(p - 0.1 * p.grad)"),
+        ("torch.add(p, p.grad)", "VALUE", "p.copy_(torch.add(p, p.grad))"),
+    ],
+)
+def test_a_value_that_no_line_of_a_step_reads_is_named(
+    value: str, statement: str, in_place: str, tmp_path: Path
+) -> None:
+    assert lost(statement.replace("VALUE", value), tmp_path) == [(value, in_place)]
+
+
+@pytest.mark.parametrize("use", ["p.copy_(new)", "p.data = new", "p.set_(new)"])
+def test_a_value_that_a_step_writes_to_its_parameter_is_not_lost(use: str, tmp_path: Path) -> None:
+    assert lost(f"new = p - 0.1 * p.grad; {use}", tmp_path) == []
+
+
 @pytest.mark.parametrize("statement", ["self.seen.add(p)", "self.told.append(p.mul(2))"])
 def test_what_a_step_gives_to_a_collection_is_no_lost_change(statement: str, tmp_path: Path) -> None:
     assert lost(statement, tmp_path) == []

@@ -36,7 +36,7 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, NOTE, WARNING
 from gradviz.diagnose.fix import Edit, Fix, Spot, typed_as, updated_in_place
-from gradviz.diagnose.lost_change import METHODS, lost_changes, own_step
+from gradviz.diagnose.lost_change import lost_changes, own_step
 from gradviz.diagnose.own_words import with_indices
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind, TensorMade
@@ -45,7 +45,7 @@ from gradviz.query.ledger import Ledger
 from gradviz.query.missing_gradients import PARAMETER, Lacks
 from gradviz.query.ops import JOINING, PRODUCTS
 from gradviz.query.pass_owners import PassOwners, call_with_first, first_argument, seen_at
-from gradviz.query.source_trees import in_place, statement_at, trees
+from gradviz.query.source_trees import assigned_to, in_place, names_read, statement_at, trees
 from gradviz.query.training import BY_HAND
 from gradviz.query.writes import Writes
 from gradviz.sets import contained, distinct
@@ -137,23 +137,32 @@ def _lost_in_steps(case: Case) -> Iterator[Found]:
         if own is None or (rows.changes[of_it] != 0).any() or not before:
             continue
         leaves = tuple(distinct(rows.leaves[of_it]).tolist())
-        loops = [node for node in ast.walk(own[1]) if isinstance(node, ast.For)]
-        updated = {ast.unparse(loop.target) for loop in loops if "param" in ast.unparse(loop.iter)}
-        for node in (one for one in ast.walk(own[1]) if isinstance(one, ast.Expr)):
-            changed, methods, of = _on_itself(node)
-            if {*methods} - {"add"} or (
-                methods and of.removesuffix(".data") in updated
-            ):  # a set has `add`, too
-                yield Found(
-                    f"{clean(ast.unparse(node))} is a new tensor that nothing reads: {case.called(leaves)} never "
-                    f"change{'s' * (len(leaves) == 1)}",
-                    Fix(clean(changed), typed_as(changed)),
-                    (before[-1].first, int(steps.max())),
-                    site=case.query.places.of_line(own[0], node.lineno),
-                    number=before[-1].number,
-                    tensors=leaves,
-                    severity=ERROR,
-                )
+        for value in [*_dropped_in(own[1])][-1:]:
+            changed = _written_in_place(value)
+            yield Found(
+                f"{clean(ast.unparse(value))} is a new tensor that nothing reads: {case.called(leaves)} never "
+                f"change{'s' * (len(leaves) == 1)}",
+                Fix(clean(changed), typed_as(changed)),
+                (before[-1].first, int(steps.max())),
+                site=case.query.places.of_line(own[0], value.lineno),
+                number=before[-1].number,
+                tensors=leaves,
+                severity=ERROR,
+            )
+
+
+def _dropped_in(step: ast.FunctionDef) -> Iterator[ast.expr]:
+    """The values that a function computes from a parameter and drops, in order: a statement of its own, `p.add(grad)`,
+    or the value of a variable that nothing reads, or that was the parameter."""
+    loops = [node for node in ast.walk(step) if isinstance(node, ast.For)]
+    targets = [loop.target for loop in loops if "param" in ast.unparse(loop.iter)]
+    parameters = {ast.unparse(node) for target in targets for node in ast.walk(target)}
+    for node in sorted(ast.walk(step), key=lambda node: getattr(node, "lineno", 0)):
+        if isinstance(node, ast.Expr | ast.Assign) and isinstance(node.value, ast.Call | ast.BinOp):
+            name, tensor = assigned_to(node), _begins_with(node.value)
+            is_dropped = not name or name == tensor or (name.isidentifier() and name not in names_read(step))
+            if tensor in parameters and is_dropped:
+                yield node.value
 
 
 def _forgotten(case: Case) -> Iterator[Found]:
@@ -171,24 +180,37 @@ def _forgotten(case: Case) -> Iterator[Found]:
         )
 
 
-def _on_itself(statement: ast.Expr) -> tuple[str, list[str], str]:
-    """A statement `a.mul(b).add(c)` in place, `a.mul_(b).add_(c)`; its methods, the last first; and `a`."""
-    whole = call = ast.parse(ast.unparse(statement.value), mode="eval").body
-    methods = []
-    while isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in METHODS:
-        methods.append(call.func.attr)
-        call.func.attr += "_"
+def _begins_with(value: ast.expr) -> str:
+    """The tensor that an expression begins with: `p` for `p.data - b`, `p.mul(a).add(b)` and `torch.sub(p, b)`."""
+    while isinstance(value, ast.BinOp | ast.Call):
+        if isinstance(value, ast.BinOp):
+            value = value.left
+        elif isinstance(value.func, ast.Attribute) and ast.unparse(value.func.value) != "torch":
+            value = value.func.value
+        elif value.args:
+            value = value.args[0]
+        else:
+            break
+    return ast.unparse(value).removesuffix(".data")
+
+
+def _written_in_place(value: ast.expr) -> str:
+    """A new value of a tensor, written into it: `p.mul_(a).add_(b)` for `p.mul(a).add(b)`, else `p.copy_(…)`."""
+    tensor, text = _begins_with(value), ast.unparse(value)
+    whole = call = ast.parse(text, mode="eval").body
+    while isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+        call.func.attr = f"{call.func.attr.removesuffix('_')}_"
         call = call.func.value
-    return ast.unparse(whole), methods, ast.unparse(call)
+    is_chain = ast.unparse(call).removesuffix(".data") == tensor
+    return ast.unparse(whole) if is_chain else f"{tensor}.copy_({text})"
 
 
 def _in_place(case: Case, event: int) -> Fix | str:
     """The update at an event, which makes a new tensor, rewritten as an update in place."""
     statement = statement_at(case.query, case.place(event))
     if isinstance(statement, ast.Expr):
-        changed, methods, _ = _on_itself(statement)
-        text = f"with torch.no_grad(): {changed}"
-        return Fix(clean(text), typed_as(text) if len(methods) > 1 else updated_in_place)
+        text = f"with torch.no_grad(): {_written_in_place(statement.value)}"
+        return Fix(clean(text), typed_as(text))
     target = ast.unparse(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
     update = in_place(statement, target)
     if (

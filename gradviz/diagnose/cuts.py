@@ -67,7 +67,8 @@ class Place(Enum):
 class Cut:
     """An event that cuts trained `leaves` off from the root of a pass, one path of several. `tensor` is what is cut
     off; of a branch or a weight, what it is cut off from. `reader` is the op that reads it, `reading` the source of a
-    number, `part` the leaves of the layer, `optimizer` that of the pass."""
+    number, `part` the leaves of the layer, `optimizer` that of the pass. `may_be_meant` says that programs also cut off
+    so on purpose."""
 
     place: Place
     event: int
@@ -78,15 +79,17 @@ class Cut:
     reader: int = -1
     part: tuple[int, ...] = ()
     optimizer: int = 0
+    may_be_meant: bool = False
 
 
 def partial_cuts(case: Case) -> list[Cut]:
     """The cuts beside paths that are open, one for each line. Use `case.of(partial_cuts)`."""
     scans = _scanned(case, case.trace.passes)
     questions = (_uses_of, _branches_of, _weights_of, _holdings_of)
-    cuts = (cut for question in questions for scan in scans for cut in question(case, scan))
+    ways = (cut for question in questions for scan in scans for cut in question(case, scan))
     found: dict[int, Cut] = {}
-    for cut in itertools.chain(_terms(case), _numbers(case), cuts):
+    cuts = itertools.chain(_terms(case), _numbers(case), ways)
+    for cut in sorted(cuts, key=lambda cut: cut.may_be_meant):
         found.setdefault(case.site(cut.event), cut)
     return list(found.values())
 
@@ -246,24 +249,34 @@ def _learns_elsewhere(case: Case, scan: _Scan, own_uses: list[Use], meeting: Mee
 
 def _branches_of(case: Case, scan: _Scan) -> Iterator[Cut]:
     """The branches that are cut off from a result and joined with it, or with what is computed from it: a part of a
-    tensor beside its other part, a skip connection, a residual, the keys of a fused projection."""
+    tensor beside its other part, a skip connection, a residual, the keys of a fused projection. Or cut off as the input
+    of a layer, as of a gate, whose result a later op combines with it: that may be meant."""
     for meeting in scan.meetings:
         op = case.query.tensors.op(meeting.op)
         wholes = {_whole(case, source) for source in meeting.sources}
         beside = [_whole(case, one) for one in meeting.live]
         if not wholes or not all(op_of(case.query, whole) for whole in wholes):
             continue
+        behind, may_be_meant = {*reach(meeting.live, lambda one: _openly(case, one), NEAR)}, False
         if meeting.layered:
-            is_branch = op.op in ADDING and not wholes.isdisjoint(beside)
+            may_be_meant = op.op not in ADDING or wholes.isdisjoint(beside)
+            is_joined = not wholes.isdisjoint(behind) and not _is_linear_to_root(case, op.outputs[0])
+            is_branch = is_joined or not may_be_meant
         elif op.op in JOINING:
-            behind = {*reach(meeting.live, lambda one: _openly(case, one), NEAR)}
             pairs = ((_whole(case, one), whole) for one in behind for whole in wholes)
             is_branch = any(computed_alike(case.query, *pair) for pair in pairs)
         else:
             is_branch = op.op in MATRIX_PRODUCTS and wholes.issubset(beside) and not meeting.sources & wholes
         if is_branch:
             leaves = tuple(sorted(meeting.leaves))
-            yield Cut(Place.BRANCH, meeting.cut, leaves, tensor=min(wholes), reader=meeting.op)
+            yield Cut(
+                Place.BRANCH,
+                meeting.cut,
+                leaves,
+                tensor=min(wholes),
+                reader=meeting.op,
+                may_be_meant=may_be_meant,
+            )
 
 
 def _openly(case: Case, tensor: int) -> tuple[int, ...]:

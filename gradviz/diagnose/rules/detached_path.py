@@ -19,7 +19,8 @@ Cure: remove the call that blocks the gradient between the leaf and the loss: `.
 
 Not reported: a cut that keeps one network out of the pass of another (a generator in the pass of its
 discriminator), a target network, an evaluation, a frozen copy, a number that is only logged, a probe on
-detached features, a sampled action beside its log-probability, a part that a library's own code cuts off.
+detached features, a sampled action beside its log-probability, a part that a library's own code cuts off. A note
+only: a layer that reads what is cut off, whose result a later op combines with it, as a gate does: that may be meant.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def _partial(case: Case) -> Iterator[Found]:
             (cut.event, *((cut.reader,) if cut.place is Place.BRANCH else ())),
             site=place_of_cut(case.query, cut.event),
             tensors=cut.leaves,
-            severity=WARNING,
+            severity=NOTE if cut.may_be_meant else WARNING,
         )
 
 
@@ -210,4 +211,5 @@ RULE = Rule(
     "a cut between a leaf that should learn and the root",
     _search,
     needs=(Need.DETAILS,),
+    follows=("stale-optimizer",),
 )

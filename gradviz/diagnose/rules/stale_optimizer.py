@@ -1,7 +1,8 @@
 """`stale-optimizer`: an optimizer holds no parameter that gets gradients, from its first step or from a later step on,
 while the parameters that get gradients are in no optimizer. Or the newest parameters are in no optimizer, and as many
 older parameters are not used. The optimizer was made before the parameters were replaced, or from the wrong
-parameters: two networks have an optimizer each, and both optimizers hold the parameters of one network.
+parameters: two networks have an optimizer each, and both optimizers hold the parameters of one network. Also reported:
+two optimizers that hold the same parameters and both step with the same gradients.
 
 Why it is bad: the optimizer holds tensors that nothing computes with. The loss stays where it is, or only another
 part learns.
@@ -21,7 +22,8 @@ Example:
 
 Cure: make the optimizer after the parameters, from the parameters of the model that is trained.
 
-Not reported: an optimizer that waits for its turn, or whose parameters are frozen for a while.
+Not reported: an optimizer that waits for its turn, or whose parameters are frozen for a while; two optimizers of the
+same parameters, each with passes of its own; an optimizer that steps inside of another.
 """
 
 from __future__ import annotations
@@ -31,13 +33,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR
+from gradviz.diagnose.finding import ERROR, WARNING
 from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.ledger import Ledger
 from gradviz.query.missing_gradients import PARAMETER
-from gradviz.query.pass_owners import PassOwners, call_with_first
+from gradviz.query.pass_owners import PassOwners, call_with_first, optimizer_name
+from gradviz.query.training import ACCUMULATED, STEPPED
 from gradviz.sets import contained, distinct, without
 from gradviz.words.escape import clean
 
@@ -46,6 +49,7 @@ _CURE = "make the optimizer after the last change of the model: "
 
 
 def _search(case: Case) -> Iterator[Found]:
+    yield from _stepped_twice(case)
     stepped = case.training.stepped
     leaves = [leaf for leaf in case.query.of(Ledger).homeless if _is_parameter(case, leaf)]
     idle = _idle_steps(case, leaves) if leaves else stepped.events[:0]
@@ -73,6 +77,41 @@ def _search(case: Case) -> Iterator[Found]:
         site=0 if made is None or is_older else _replacing(case, made),
         tensors=(*leaves, *_left_behind(case), *(case.training.held_by(optimizer) if len(idle) else ())),
     )
+
+
+def _stepped_twice(case: Case) -> Iterator[Found]:
+    """The pairs of optimizers that both step with the same gradients: between their steps nothing comes to them, and
+    nothing clears them."""
+    lives, is_inside = case.training.lives, case.training.is_inside_step
+    used, got = lives.whats == STEPPED, lives.before(lives.whats == ACCUMULATED) > 0
+    again = used[1:] & used[:-1] & got[:-1] & (lives.windows[1:] == lives.windows[:-1])
+    again &= (lives.numbers[1:] != lives.numbers[:-1]) & (
+        np.minimum(lives.numbers[1:], lives.numbers[:-1]) > 0
+    )
+    pairs: dict[tuple[int, ...], dict[int, set[int]]] = {}
+    for row in np.flatnonzero(again).tolist():
+        first, second = map(case.site, lives.events[row : row + 2].tolist())
+        if first != second and not is_inside(first) and not is_inside(second):
+            pair = tuple(sorted(lives.numbers[row : row + 2].tolist()))
+            pairs.setdefault(pair, {}).setdefault(int(lives.leaves[row]), set()).add(int(lives.events[row]))
+    held = case.trace.table(Kind.HOLDS)
+    for pair, rounds in pairs.items():
+        leaves = tuple(leaf for leaf, events in rounds.items() if len(events) >= _LEAST)
+        made = [int(held.events[held["optimizer"] == one].min(initial=case.trace.count)) for one in pair]
+        if not leaves or max(made) == case.trace.count:
+            continue
+        names = [
+            clean(optimizer_name(case.query, {one}) or case.training.optimizer_class(one)) for one in pair
+        ]
+        at = int(len(case.training.held_by(pair[1])) >= len(case.training.held_by(pair[0])))
+        yield Found(
+            f"{names[at]} and {names[1 - at]} (made at {case.at(made[1 - at])}) both hold {case.called(leaves)}: each "
+            "gradient is used for two steps",
+            f"give {case.called(leaves)} to one of the two optimizers only",
+            (made[at], made[1 - at], min(rounds[leaves[0]])),
+            tensors=leaves,
+            severity=WARNING,
+        )
 
 
 def _made_anew(case: Case, holding: int, name: str, leaves: list[int], advice: str) -> Fix:

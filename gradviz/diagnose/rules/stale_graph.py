@@ -16,7 +16,8 @@ Example:
         loss.backward(retain_graph=True)
         optimizer.step()
 
-Cure: compute the part again in each step, inside the loop.
+Cure: compute the part again in each step, inside the loop. Of an optimizer that evaluates its loss several times for
+one step, as LBFGS does: inside its closure. A closure that runs no pass at all is also reported.
 
 Not reported: a graph that grows from pass to pass because a tensor is carried along, which is `missing-detach`.
 """
@@ -35,8 +36,12 @@ from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.query.flow import leaves_behind
-from gradviz.sets import contained, distinct
+from gradviz.query.ledger import Ledger
+from gradviz.query.optimizer_steps import number_of, settings_of
+from gradviz.query.source_trees import names_read, statement_at, trees
+from gradviz.sets import contained, distinct, distinct_pairs
 from gradviz.tracefile import Site
+from gradviz.words.escape import clean
 
 _LEAST = 2  # the fewest passes through a stale part
 _MODIFIED = "modified by an inplace operation"
@@ -141,6 +146,9 @@ _CURE = Fix(
 
 def _search(case: Case) -> Iterator[Found]:
     yield from _of_failures(case)
+    if closures := [*_of_closures(case)]:
+        yield from closures
+        return
     for line in case.of(stale):
         if line.chained or len(line.passes) < _LEAST:
             continue
@@ -155,6 +163,74 @@ def _search(case: Case) -> Iterator[Found]:
             tensors=line.leaves,
         )
         return
+
+
+def _of_closures(case: Case) -> Iterator[Found]:
+    """The optimizers that evaluate their closure several times for one step, while no pass runs in any step, or
+    passes in their steps go through the same node."""
+    held, rows, callers = case.trace.table(Kind.HOLDS), case.query.of(Ledger).rows, case.query.places.callers
+    of_passes = {one.site for one in case.trace.passes}
+    for event, optimizer in zip(held.events.tolist(), held["optimizer"].tolist(), strict=True):
+        often = max(number_of(settings_of(one).get("max_eval")) for one in held.object(event).groups)
+        own = (rows.optimizers == optimizer) & (rows.passes > 0)
+        steps, leaves = distinct(rows.steps[own]), tuple(distinct(rows.leaves[own]).tolist())
+        if len(steps) < _LEAST or not often > 1:
+            continue
+        step, site = int(steps[0]), case.place(int(steps[0]))
+        name = clean(case.training.optimizer_class(optimizer))
+        what = f"{name} evaluates its closure up to {often:.0f} times for one step"
+        if node := _used_again(case):
+            made = case.query.nodes.made(node) or step
+            result = case.called(t for t in case.query.nodes.outputs(node) if t) or "a part of the loss"
+            leaves = tuple(leaves_behind(case.query, [node]))
+            functions = {one.place.function for one in callers(case.site(step))}
+            yield Found(
+                f"{what}, and {result} is computed once for all of them: it belongs to old values of "
+                f"{case.called(leaves)}",
+                "compute it inside of the closure",
+                (made, step),
+                site=next((one for one in callers(case.site(made)) if one.place.function in functions), None),
+                node=node,
+                tensors=leaves,
+            )
+        elif not case.training.inside_steps and case.site(step) not in of_passes:
+            before = [one for one in case.trace.passes if one.first < step][-1]
+            yield Found(
+                f"{what}, and no pass runs there: none brings {case.called(leaves)} a gradient at their new values",
+                "clear the gradients, compute the loss and call backward() inside of the closure",
+                (before.first, step),
+                site=_end_of_closure(case, site) or site,
+                number=before.number,
+                tensors=leaves,
+            )
+
+
+def _used_again(case: Case) -> int:
+    """The last node above a trained leaf that several passes from one line, inside of steps, go through; 0 if there is
+    none."""
+    received, made = case.trace.table(Kind.RECEIVED), case.trace.table(Kind.NODE)
+    pairs = distinct_pairs(received["node"], received["in_pass"])
+    nodes, numbers = pairs[contained(pairs[:, 1], sorted(case.training.inside_steps))].T
+    sites = [case.query.passes.by_number[number].site for number in numbers.tolist()]
+    keys, counts = np.unique(nodes.astype(np.int64) << 32 | np.array(sites, np.int64), return_counts=True)
+    nodes = keys[counts > 1] >> 32
+    shared = nodes[contained(nodes, made["node"])][::-1].tolist()
+    trained = case.training.trained
+    return next((node for node in shared if not trained.isdisjoint(leaves_behind(case.query, [node]))), 0)
+
+
+def _end_of_closure(case: Case, site: Site | None) -> Site | None:
+    """The `return` of the function that a call at a site is given by name; None if there is none."""
+    statement, tree = (
+        statement_at(case.query, site),
+        case.query.of(trees).get(site.place.file) if site else None,
+    )
+    if site is None or statement is None or tree is None:
+        return None
+    named = names_read(statement)
+    closures = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef) and one.name in named]
+    ends = [one.lineno for closure in closures for one in ast.walk(closure) if isinstance(one, ast.Return)]
+    return case.query.places.of_line(site.place.file, ends[-1]) if ends else None
 
 
 def _of_failures(case: Case) -> Iterator[Found]:

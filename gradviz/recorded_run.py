@@ -31,6 +31,7 @@ from gradviz.query.curves import (
     reasons,
     relative_changes,
 )
+from gradviz.query.ledger import LINKS, Ledger
 from gradviz.query.optimizer_steps import number_of, settings_of
 from gradviz.query.overview import called_modules
 from gradviz.query.query import Query
@@ -198,6 +199,20 @@ def _updates(query: Query) -> Columns:
     }
 
 
+def _ledger(query: Query) -> Columns:
+    rows = query.of(Ledger).rows
+    return {
+        **_leaves(query, rows.leaves),
+        "optimizer": rows.optimizers.tolist(),
+        "event": rows.steps.tolist(),
+        "passes": rows.passes.tolist(),
+        "lost": rows.lost.tolist(),
+        "norm": _known(rows.norms),
+        "change": _known(rows.changes),
+        "link": [LINKS[link].value for link in rows.links.tolist()],
+    }
+
+
 TABLES: dict[str, tuple[Callable[[Query], Columns], str]] = {
     "passes": (_passes, "the backward passes: where each began, at which loss, with how many nodes"),
     "gradients": (
@@ -206,6 +221,7 @@ TABLES: dict[str, tuple[Callable[[Query], Columns], str]] = {
     ),
     "steps": (_steps, "the steps of optimizers, a row for each parameter group"),
     "updates": (_updates, "how much each step changed each parameter; NULL where that is not known"),
+    "ledger": (_ledger, "what became of the gradient of each leaf at each step of its optimizer"),
     "parameters": (_parameters, "the parameters of modules at the end of the run"),
     "modules": (_module_table, "the modules that were called, and how many ops their first call ran"),
     "ops": (_ops, "the ops that were recorded in detail, with statistics of their first output"),
@@ -214,7 +230,8 @@ TABLES: dict[str, tuple[Callable[[Query], Columns], str]] = {
 }
 
 _TEXTS = frozenset(
-    "args class cure dtype error file finding how kind message module name op rule settings severity shape why".split()
+    "args class cure dtype error file finding how kind link message module name op rule settings severity shape"
+    " why".split()
 )
 _REALS = frozenset("change change_ratio loss lr max mean min norm parameter_norm ratio rms".split())
 
@@ -354,7 +371,7 @@ class RecordedRun(Trace):
         """A table as a pandas DataFrame. Raises NoTable if there is no such table, or if pandas is not installed."""
         if table not in TABLE_NAMES:
             raise NoTable(f"there is no table {clean(table)!r}: the tables are {', '.join(TABLE_NAMES)}")
-        return _pandas().DataFrame(self._columns(table))
+        return _pandas().DataFrame(self.columns(table))
 
     def save_tables(self, path: Path | str) -> None:
         """Write all tables into an SQLite file, which replaces a file of that name. Raises OSError where it cannot be
@@ -371,11 +388,12 @@ class RecordedRun(Trace):
     def _query(self) -> Query:
         return Query(self)
 
-    def _columns(self, table: str) -> Columns:
+    def columns(self, table: str) -> Columns:
+        """The columns of a table by their names, all of one length. Unknown values are None."""
         return _findings(self) if table == FINDINGS else columns_of(self._query, table)
 
     def _fill(self, database: sqlite3.Connection, table: str) -> None:
-        columns = self._columns(table)
+        columns = self.columns(table)
         database.execute("BEGIN")
         names = ", ".join(f'"{name}" {type_of(name)}' for name in columns)
         database.execute(f"CREATE TABLE {table} ({names})")

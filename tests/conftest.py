@@ -153,6 +153,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 # command that brings it.
 NEEDED = (
     (r"transformers|accelerate|lightning|gymnasium", find_spec("gymnasium"), 'pip install -e ".[programs]"'),
+    (r"tensorboard|wandb|mlflow|sqlalchemy|alembic|pyarrow", None, 'pip install -e ".[export]"'),
     (r"[Tt]orch", find_spec("torch"), "pip install torch==2.13.0"),
     (r"grimp|mypy|basedpyright|lint", find_spec("grimp"), 'pip install -e ".[lint]"'),
     (r"\bdot\b", shutil.which("dot", path=os.environ.get("GRADVIZ_TESTS_PATH")), "apt-get install graphviz"),

@@ -28,6 +28,7 @@ COMMANDS = {
     "learn": "Lessons in the stepper, which asks before it reveals.",
     "debug": "Run a script and pause it at breakpoints.",
     "tables": "Write a run as tables into an SQLite file, for SQL.",
+    "export": "Write a run for TensorBoard, W&B, MLflow, as CSV or Parquet.",
     "redact": "Copy a trace without source, paths, messages and elements.",
     "doctor": "Check the installation and the layout engine.",
 }

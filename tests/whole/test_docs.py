@@ -42,6 +42,7 @@ READING = (
     "report",
     "redact",
     "tables",
+    "export",
 )  # the commands that run no script
 INSTALLS = re.compile(r"^pip install [^&]*(&& )?")
 

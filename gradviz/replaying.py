@@ -15,7 +15,7 @@ from gradviz.diagnose import Finding, Report
 from gradviz.diagnose.rule_settings import Settings
 from gradviz.diagnose.run_rules import check as check_by_rules
 from gradviz.errors import tracebacks_are_wanted
-from gradviz.events.values import FULL, INPUTS
+from gradviz.events.values import FULL, INPUTS, stats_of
 from gradviz.explain.by_norms import NormReason, Reason
 from gradviz.explain.origin import PATHS, NoAnswer
 from gradviz.explain.origin import why as reason_of
@@ -25,8 +25,8 @@ from gradviz.query.gradient_paths import Path as PathToTensor
 from gradviz.query.query import Query
 from gradviz.sources.notebook_cells import cell_links
 from gradviz.tracefile import Trace, TraceError, newest_trace, open_trace
-from gradviz.words.cured_gradients import cured_gradients, in_place_of, without
 from gradviz.words.escape import clean
+from gradviz.words.numbers import listed, number
 from gradviz.words.words import Words
 
 _WIDTH = 88  # characters of a line in the stepper
@@ -245,7 +245,7 @@ def changes_with(words: Words, number: int | None, sets: Sequence[str]) -> Seque
 def mark_edits(query: Query, graph: Graph, edits: Sequence[str]) -> None:
     """Mark in the graph of a pass the values and gradients that would differ with edits such as `x=4` and `detach@6`.
     Raises ReplayError if the pass cannot run again."""
-    from gradviz.replay.changed_graph import mark_changes
+    from gradviz.replay.changed_pass import mark_changes
     from gradviz.sources.torch_replay import runner_of
 
     mark_changes(Words(query.trace), runner_of(query), graph, edits)
@@ -254,3 +254,37 @@ def mark_edits(query: Query, graph: Graph, edits: Sequence[str]) -> None:
 def _can_fill(trace: Trace) -> bool:
     """Whether a replay may compute elements that a trace lacks."""
     return trace.meta.get("values") == INPUTS and "redacted" not in trace.meta
+
+
+_MOST = 3  # the most gradients that are named
+
+
+def without(typed: str, line: int) -> str:
+    """`without .detach() on line 6`"""
+    return f"without {typed} on line {line}"
+
+
+def in_place_of(tensor: str, typed: str, line: int) -> str:
+    """`with kl in place of kl.item() on line 9`"""
+    return f"with {tensor} in place of {typed} on line {line}"
+
+
+def cured_gradients(
+    cure: str, in_pass: str, gained: Sequence[tuple[str, np.ndarray | None, np.ndarray]]
+) -> str:
+    """`without .detach() on line 6: w1.grad rms 0.031 instead of none`. `cure` is one of the phrases above, `gained`
+    has the name of each leaf and its gradient before and after, and `in_pass` names the pass, or is empty."""
+    names = [
+        f"{name}.grad {_size(after)} instead of {_size(before)}" for name, before, after in gained[:_MOST]
+    ]
+    more = [f"{len(gained) - _MOST} more"] if len(gained) > _MOST else []
+    return f"{cure}{in_pass}: {listed([*names, *more])}"
+
+
+def _size(array: np.ndarray | None) -> str:
+    """The size of a gradient: its number, or the root mean square of its elements."""
+    if array is None:
+        return "none"
+    if not array.any():
+        return "0"
+    return number(array.item(), 4) if array.size == 1 else f"rms {number(stats_of(array).rms, 3)}"

@@ -61,7 +61,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     from gradviz.sources.record import record
     from gradviz.tracefile import Sites
 
-    path = _trace_of(item)
+    cache = getattr(item.config, "cache", None)
+    folder = cache.mkdir("gradviz") if cache is not None else Path(tempfile.mkdtemp(prefix="gradviz-"))
+    name = re.sub(r"[^\w.-]+", "_", item.nodeid)[-100:]
+    path = Path(folder) / f"{name}.gradviz"
     path.unlink(missing_ok=True)  # a test that records nothing has no trace of an earlier run
     sites = Sites([pytest_pyfunc_call.__code__], pytorch.own_directories())
     try:
@@ -101,11 +104,3 @@ def _checked(item: pytest.Item, path: Path) -> tuple[list[Finding], str]:
         console.print(report_text(report, trace, console))
         assert isinstance(console.file, io.StringIO)
         return report.at_least(wishes.fail_on), console.file.getvalue().rstrip()
-
-
-def _trace_of(item: pytest.Item) -> Path:
-    """Where the trace of a test goes; it stays if the test fails."""
-    cache = getattr(item.config, "cache", None)
-    folder = cache.mkdir("gradviz") if cache is not None else Path(tempfile.mkdtemp(prefix="gradviz-"))
-    name = re.sub(r"[^\w.-]+", "_", item.nodeid)[-100:]
-    return Path(folder) / f"{name}.gradviz"

@@ -255,7 +255,8 @@ def write_rank_page(
     found = _findings(ranks, settings)
     shown = next((finding.ranks[0] for _, finding in faults_of(found) if finding.ranks), min(ranks))
     own = [(place, finding) for place, finding in found if finding.ranks[:1] == (shown,)]
-    queries = {rank: Query(ranks[rank]) for rank in _compared(shown, ranks, found)}
+    named = [rank for _, finding in found if len(finding.ranks) < len(ranks) for rank in finding.ranks]
+    queries = {rank: Query(ranks[rank]) for rank in [*dict.fromkeys([shown, *named, *ranks])][:_MOST_RANKS]}
 
     def graph_of(pass_number: int | None) -> Graph:
         graph = of_first_rank(joined(queries, pass_number, own))
@@ -276,12 +277,6 @@ def _findings(ranks: Mapping[int, Trace], settings: Settings | None) -> _Numbere
     for trace in ranks.values():
         fill_in_where_bad(trace)
     return list(enumerate(check_ranks(ranks, settings=settings), 1))
-
-
-def _compared(shown: int, ranks: Mapping[int, Trace], found: _Numbered) -> list[int]:
-    """The rank of the page, then the ranks that it is compared with: of very many those first that a finding names."""
-    named = [rank for _, finding in found if len(finding.ranks) < len(ranks) for rank in finding.ranks]
-    return [*dict.fromkeys([shown, *named, *ranks])][:_MOST_RANKS]
 
 
 def _on_page(finding: Finding, shown: int, count: int) -> Finding:

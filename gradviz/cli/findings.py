@@ -41,7 +41,9 @@ def hints(trace: Trace, settings: Settings, failed: bool, said: Collection[Findi
     report: Iterable[Finding] = quick_report(trace, settings, _say) or ()
     findings = faults_of(enumerate(report, 1))
     if not findings and not failed:
-        yield from map(hint, _first_note(trace, report))
+        # a lesson may intend what a note reports on a program that trains nothing
+        trains = len(trace.table(Kind.STEPPED)) or len(trace.table(Kind.HOLDS))
+        yield from map(hint, [] if trains else list(report)[:1])
     known = {(finding.rule, finding.file, finding.line) for finding in said}
     for position, (_, finding) in enumerate(findings[:_TOLD]):
         if (finding.rule, finding.file, finding.line) not in known:
@@ -53,12 +55,6 @@ def hints(trace: Trace, settings: Settings, failed: bool, said: Collection[Findi
         yield Text.assemble(
             ("gradviz: more ", "dim"), f"gradviz check {clean(as_argument(trace.path))}{others}"
         )
-
-
-def _first_note(trace: Trace, report: Iterable[Finding]) -> list[Finding]:
-    """The first note on a program that trains nothing, as a list: a lesson may intend what the note reports."""
-    trains = len(trace.table(Kind.STEPPED)) or len(trace.table(Kind.HOLDS))
-    return [] if trains else list(report)[:1]
 
 
 def hint(finding: Finding) -> Text:

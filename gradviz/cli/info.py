@@ -102,12 +102,6 @@ def as_dict(trace: Trace, found: Overview) -> dict[str, Any]:
     }
 
 
-def _left_out(meta: Mapping[str, str]) -> str:
-    """A note about the values that are missing for lack of device memory."""
-    left_out = clean(meta.get("left_out", ""))
-    return f" (at least {left_out} missing for lack of device memory)" if left_out else ""
-
-
 def _print(queries: list[Query]) -> None:
     console = wide_console()
     facts = Table.grid(padding=(0, 2))
@@ -115,7 +109,9 @@ def _print(queries: list[Query]) -> None:
     columns = [
         {
             **_facts(query.trace, known),
-            "recorded": _recorded(numbers),
+            "recorded": ", ".join(
+                f"{count:,} {why}" for why, count in Counter(reasons(numbers).values()).items()
+            ),
             "loss": _course(numbers),
             "profile": profile_line(query),
             "holds": _held(holdings(query), query.trace),
@@ -212,6 +208,7 @@ def _facts(trace: Trace, found: Overview) -> dict[str, str]:
     if found.kept:
         passes += f" of {trace.passes_begun:,}: {found.kept}"
     passes += of_passes(found.passes, found.detailed, found.shapes)
+    left_out = clean(meta.get("left_out", ""))
     return {
         "run": _program(trace),
         "ended": _ending(found, trace),
@@ -220,7 +217,8 @@ def _facts(trace: Trace, found: Overview) -> dict[str, str]:
         "operations": f"{found.ops:,}",
         "nodes": f"{found.nodes:,}",
         "passes": passes,
-        "values": meta.get("values", "?") + _left_out(meta),
+        "values": meta.get("values", "?")
+        + (f" (at least {left_out} missing for lack of device memory)" if left_out else ""),
     }
 
 
@@ -228,12 +226,6 @@ def _of_all_passes(query: Query) -> Query:
     """A query over the whole trace, if it has numbers of every pass: they are few, and they are everywhere in it."""
     trace = query.trace
     return Query(trace.whole) if isinstance(trace, Part) and "passes" in trace.meta else query
-
-
-def _recorded(query: Query) -> str:
-    """Why passes were recorded in detail, of a run that chose them itself: `10 first, 5 sample, 3 nan`."""
-    counts = Counter(reasons(query).values())
-    return ", ".join(f"{count:,} {why}" for why, count in counts.items())
 
 
 def _course(query: Query) -> str:

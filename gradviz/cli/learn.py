@@ -15,8 +15,7 @@ from rich.table import Table
 
 from gradviz.cli.common import PATH, fail, language_option, show_all_on_stdout
 from gradviz.cli.export_moment import export_in_lesson
-from gradviz.learn.exercise import Exercise, Score, keep, scores
-from gradviz.learn.lesson import Lesson, lesson_called, lessons
+from gradviz.learn.lesson import Exercise, Lesson, Score, keep, lesson_called, lessons, scores
 from gradviz.replaying import changes_with
 from gradviz.step.plain import commands, script, told
 from gradviz.step.state import Session
@@ -87,7 +86,7 @@ def learn(name: str | None, lang: str, text: str | None, page: Path | None) -> N
 
 
 def _write_page(lesson: Lesson, lang: str, path: Path) -> None:
-    from gradviz.learn.exercise import lesson_page
+    from gradviz.learn.lesson import lesson_page
     from gradviz.pictures.render import PAGE, check_path, write
 
     if path.suffix.lower() != PAGE:

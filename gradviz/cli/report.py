@@ -50,7 +50,6 @@ from gradviz.query.overview import (
     FORWARD,
     OPTIMIZER,
     Cost,
-    ModuleRow,
     Profile,
     is_profiled,
     model_summary,
@@ -459,7 +458,12 @@ def model_rows(query: Query) -> tuple[list[Row], str]:
         )
         for row in summary
     ]
-    return rows, _total(query, summary)
+    elements = sum(row.own * row.count for row in summary)
+    frozen = sum((row.own - row.trainable) * row.count for row in summary)
+    modules = sum(row.count * row.modules for row in summary)
+    text = f"{plural(modules, 'module')} with {plural(elements, 'element')} of parameters"
+    text += f", {frozen:,} of them frozen at the end" if frozen else ""
+    return rows, f"{text}. {_COUNTED if is_profiled(query) else _OPS}"
 
 
 def spreads(query: Query) -> tuple[list[Spread], str]:
@@ -532,15 +536,6 @@ def _within(path: str, paths: Collection[str]) -> str:
     while outer and outer not in paths:
         outer = outer.rpartition(".")[0]
     return path.removeprefix(f"{outer}.") if outer else path
-
-
-def _total(query: Query, summary: Sequence[ModuleRow]) -> str:
-    elements = sum(row.own * row.count for row in summary)
-    frozen = sum((row.own - row.trainable) * row.count for row in summary)
-    modules = sum(row.count * row.modules for row in summary)
-    text = f"{plural(modules, 'module')} with {plural(elements, 'element')} of parameters"
-    text += f", {frozen:,} of them frozen at the end" if frozen else ""
-    return f"{text}. {_COUNTED if is_profiled(query) else _OPS}"
 
 
 _MOST_LINES = 20

@@ -106,10 +106,11 @@ def _row(first: Path, settings: Settings, path: Path) -> Row:
             curve = [value for one in losses(query)[:1] for value in one.values]
             fill_in_where_bad(trace)
             findings = check(trace, settings=settings).findings
+            ended = how_ended(trace)
             return Row(
                 path.stem,
                 trace.meta.get("script", ""),
-                _ended(trace),
+                trace.meta.get("error_type", ended) if ended == "error" else ended,
                 len(trace.passes),
                 len(trace.table(Kind.STEPPED)),
                 float(curve[0]) if curve else None,
@@ -120,11 +121,6 @@ def _row(first: Path, settings: Settings, path: Path) -> Row:
             )
     except TraceError as error:
         return Row(path.stem, "", "", 0, 0, None, None, {}, "", "", str(error))
-
-
-def _ended(trace: Trace) -> str:
-    ended = how_ended(trace)
-    return trace.meta.get("error_type", ended) if ended == "error" else ended
 
 
 def _parting(first: Path, trace: Trace) -> str:

@@ -22,7 +22,7 @@ from gradviz.diagnose.finding import SEVERITIES, Finding
 from gradviz.diagnose.rule_settings import Settings
 from gradviz.diagnose.run_rules import Sure
 from gradviz.errors import GradvizError
-from gradviz.sources.stopping import STATUS, Stopper
+from gradviz.sources.script import STATUS, Stopper
 from gradviz.system.descriptors import write
 from gradviz.system.signs import encoded
 from gradviz.tracefile import open_trace

@@ -116,10 +116,14 @@ def _pairs(words: Words, plan: Plan, rounding: Rounding, after: Outcome) -> Iter
             allowed,
             None,
         )
-    for leaf in _in_order(words.query, plan):
+    table = words.query.trace.table(Kind.ACCUMULATED)
+    came = table["tensor"][table["in_pass"] == plan.number].tolist()
+    leaves = plan.leaves
+    for leaf in list(dict.fromkeys([*(leaf for leaf in came if leaf in leaves), *leaves])):
         eager, now = before.gradients.get(leaf), after.gradients.get(leaf)
         known = None if eager is None else _like(entered[leaf], eager)
         allowed = None if known is None else rounding.of_gradient(leaf, known)
+        first = plan.first_reader(leaf)
         yield Pair(
             f"{words.called(leaf)}.grad",
             True,
@@ -127,7 +131,7 @@ def _pairs(words: Words, plan: Plan, rounding: Rounding, after: Outcome) -> Iter
             now,
             _apart(known, now),
             allowed,
-            _read_at(words.query, plan, leaf),
+            None if first is None else words.query.places.site(first.site),
         )
 
 
@@ -138,20 +142,6 @@ def _like(snapshot: Snapshot, array: np.ndarray) -> Snapshot:
 
 def _apart(like: Snapshot | None, array: np.ndarray | None) -> float | None:
     return None if like is None or array is None else apart(like, _like(like, array))
-
-
-def _in_order(query: Query, plan: Plan) -> list[int]:
-    """The leaves in the order in which they received their gradients, then the leaves without a known place."""
-    table = query.trace.table(Kind.ACCUMULATED)
-    came = table["tensor"][table["in_pass"] == plan.number].tolist()
-    leaves = plan.leaves
-    return list(dict.fromkeys([*(leaf for leaf in came if leaf in leaves), *leaves]))
-
-
-def _read_at(query: Query, plan: Plan, leaf: int) -> Site | None:
-    """The site at which a pass first reads a leaf; None if it is unknown."""
-    first = plan.first_reader(leaf)
-    return None if first is None else query.places.site(first.site)
 
 
 # A pass as it is and compiled, as text for a terminal and as plain data.

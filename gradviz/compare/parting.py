@@ -30,7 +30,6 @@ from gradviz.compare.difference import (
     changed_lines,
 )
 from gradviz.errors import GradvizError
-from gradviz.events.field_types import Group as ParameterGroup
 from gradviz.events.kinds import Kind
 from gradviz.query.at_points import redefined, version_of
 from gradviz.query.curves import norm_of
@@ -296,7 +295,11 @@ class Comparison:
         event, kind = int(timeline.events[item]), Kind(int(timeline.kinds[item]))
         recorded = timeline.trace.table(kind).object(event)
         if kind == Kind.STEPPED:
-            return _settings(recorded.groups)
+            found = {}
+            for position, group in enumerate(recorded.groups, 1):
+                of = f" of group {position}" if position > 1 else ""
+                found.update({f"{name}{of}": str(value) for name, value in settings_of(group).items()})
+            return found
         if kind != Kind.OP:
             return {"made by": recorded.how}
         values = [timeline.trace.snapshot(tensor, at=event) for tensor in recorded.outputs]
@@ -357,15 +360,6 @@ class Comparison:
             value = query.trace.snapshot(int(table["gradient"][row]), at=int(table.events[row]))
             found[self.words[side].called(int(table["tensor"][row]))] = norm_of(value)
         return found
-
-
-def _settings(groups: tuple[ParameterGroup, ...]) -> dict[str, str]:
-    """The settings of parameter groups by name. From the second group on, a name is `lr of group 2`."""
-    found = {}
-    for position, group in enumerate(groups, 1):
-        of = f" of group {position}" if position > 1 else ""
-        found.update({f"{name}{of}": str(value) for name, value in settings_of(group).items()})
-    return found
 
 
 # A difference as text for a terminal, and as plain data.

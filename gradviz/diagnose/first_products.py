@@ -11,11 +11,10 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.fix import Fix
 from gradviz.events.kinds import Kind, OpRan
-from gradviz.query.changes import writes_by_any_name
 from gradviz.query.flow import transposed_of
 from gradviz.query.ops import PRODUCTS
 from gradviz.query.source_trees import expression_at
-from gradviz.query.writes import Writes
+from gradviz.query.writes import Writes, writes_by_any_name
 from gradviz.sets import contained
 
 _MOST = 1000  # the most products that are looked at

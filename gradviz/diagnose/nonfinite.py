@@ -13,7 +13,6 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import REQUIRES_GRAD, UNWATCHED, Kind, OpRan, Produced, TensorMade
 from gradviz.events.values import NONFINITE, Stat
-from gradviz.query.changes import writes_by_any_name
 from gradviz.query.collective_calls import all_reduced
 from gradviz.query.flow import is_square, reach
 from gradviz.query.loss_factors import loss_scale
@@ -21,7 +20,7 @@ from gradviz.query.ops import FLAT_AT_ZERO, LOGARITHMS, RESHAPING, UNFILLED
 from gradviz.query.statements import function_of
 from gradviz.query.tensors import State
 from gradviz.query.training import STEPPED
-from gradviz.query.writes import Writes
+from gradviz.query.writes import Writes, writes_by_any_name
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import PassInfo, Snapshot
 

@@ -264,7 +264,7 @@ def _time_links(time: float) -> tuple[int, ...]:
 def _single(field: Field, links: Sequence[int], index: int, meanings: Meanings) -> Any:
     if field.stored.how == "time":
         low, high = links
-        return _time(low, high)
+        return struct.unpack("<d", struct.pack("<2I", low, high))[0]
     (number,) = links
     if field.stored.how == "back" and number > index:
         raise LayoutError("an event names one before the first")
@@ -279,10 +279,6 @@ def _value(how: str, number: int, index: int, meanings: Meanings) -> Any:
     if how == "back":
         return index - number if number else -1
     return number
-
-
-def _time(low: int, high: int) -> float:
-    return struct.unpack("<d", struct.pack("<2I", low, high))[0]
 
 
 def _list(stored: Stored, links: Sequence[int], meanings: Meanings) -> tuple[Any, ...]:

@@ -220,7 +220,8 @@ class _Renaming:
             path = self._path(node, calls)
             if node.runs_once:
                 ran[path, (node.line, node.col, node.end_col, node.op)] += 1
-            for call in reversed(_innermost(node, calls)):
+            depth = len(node.scope.split("/")) if node.scope else 0
+            for call in reversed([call for call in calls if call.depth == depth]):
                 once[path], path = call.runs_once, path.rpartition("/")[0]
         for (path, _), times in ran.items():
             if path in self._plain:
@@ -229,12 +230,6 @@ class _Renaming:
             outer = path.rpartition("/")[0]
             if once[path] and outer in self._plain:
                 self._calls[outer] = max(self._calls[outer], self._calls[path])
-
-
-def _innermost(node: Node, calls: list[FunctionCall]) -> list[FunctionCall]:
-    """The calls around a node that are in the same module as it."""
-    depth = len(node.scope.split("/")) if node.scope else 0
-    return [call for call in calls if call.depth == depth]
 
 
 def _keys(node: Node, calls: list[FunctionCall]) -> Iterator[tuple[tuple[str, ...], FunctionCall]]:

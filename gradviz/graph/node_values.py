@@ -12,10 +12,9 @@ from gradviz.events.kinds import Accumulated, CollectiveCalled, Kind, Produced, 
 from gradviz.graph import model as m
 from gradviz.graph.model import LEAF, OP, RECEIVE, SEND, TENSOR, Edge, Exchange, Graph, Ids, Node
 from gradviz.query import FIRST, Query, State
-from gradviz.query.changes import added_to
 from gradviz.query.collective_calls import COLLECTIVES, calls_around, is_of_some_ranks
 from gradviz.query.reduced_gradients import on_gradients
-from gradviz.query.writes import used_otherwise
+from gradviz.query.writes import added_to, used_otherwise
 from gradviz.tracefile import PassInfo, Snapshot
 
 

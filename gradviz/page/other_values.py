@@ -16,8 +16,8 @@ import numpy as np
 
 from gradviz.events.kinds import Accumulated, Kind, OpRan, PassBegan, Produced, Retained
 from gradviz.graph.model import GRAD, GROUP, OP, Graph
-from gradviz.query.changes import writes_by_any_name
 from gradviz.query.query import Query
+from gradviz.query.writes import writes_by_any_name
 from gradviz.replay.outcome import has_hooks
 from gradviz.tracefile import PassInfo, Snapshot
 from gradviz.words import Words
@@ -485,7 +485,8 @@ def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
         taken = ast.parse(f"x[{inside}]", mode="eval").body
         if not isinstance(taken, ast.Subscript):
             raise ValueError("no index")
-        return [], {"index": _index(taken.slice)}
+        parts = taken.slice.elts if isinstance(taken.slice, ast.Tuple) else [taken.slice]
+        return [], {"index": [_part(part) for part in parts]}
     written = _NUMBER_BEHIND.sub(r"\2, \1", _TABLES.sub("", text))
     call = ast.parse(f"f({written})", mode="eval").body
     if not isinstance(call, ast.Call):
@@ -503,12 +504,6 @@ def _literal(tree: ast.expr) -> Any:
     if isinstance(tree, ast.Name) and tree.id in _NUMBERS:
         return _NUMBERS[tree.id]
     return ast.literal_eval(tree)
-
-
-def _index(tree: ast.expr) -> list[Any]:
-    """The parts of an index: integers, slices, an ellipsis."""
-    parts = tree.elts if isinstance(tree, ast.Tuple) else [tree]
-    return [_part(part) for part in parts]
 
 
 def _part(tree: ast.expr) -> Any:

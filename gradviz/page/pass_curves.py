@@ -15,8 +15,8 @@ from gradviz.graph import model as m
 from gradviz.graph.model import Graph, Node
 from gradviz.page.page_texts import with_line
 from gradviz.query import FIRST, Query
-from gradviz.query.changes import grad_changes, value_changes
 from gradviz.query.curves import NamedCurve, changes_of_modules, gradients_of_modules, layers_of, losses
+from gradviz.query.writes import grad_changes, value_changes
 from gradviz.tracefile import PassInfo, Snapshot, Trace
 from gradviz.words import Words, numbers
 from gradviz.words.escape import plain, plain_name

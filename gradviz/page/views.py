@@ -32,8 +32,8 @@ from gradviz.pictures.node_text import (
     shown_arguments,
 )
 from gradviz.query import Query
-from gradviz.query.changes import writes_by_any_name
 from gradviz.query.passes import Wait
+from gradviz.query.writes import writes_by_any_name
 from gradviz.sets import distinct
 from gradviz.tracefile import PassInfo, Trace
 from gradviz.words import Stop, Words

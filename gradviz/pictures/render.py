@@ -15,8 +15,7 @@ from typing import NamedTuple
 from gradviz.errors import GradvizError
 from gradviz.graph.model import DATA, GRAD, MUTATION, SAVED, VIEW, Edge, Graph, Node, to_json
 from gradviz.pictures import style
-from gradviz.pictures.dot import dot_of
-from gradviz.pictures.layout import LayoutError, laid_out
+from gradviz.pictures.layout import LayoutError, dot_of, laid_out
 from gradviz.pictures.node_text import called_cut, lines_of
 from gradviz.pictures.scene import Link, Scene, Thing, about, scene_of
 from gradviz.words.escape import as_mermaid, json_text

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from gradviz.events.kinds import CollectiveCalled, Kind
-from gradviz.query.changes import writes_by_any_name
 from gradviz.query.query import Query
 from gradviz.query.ranks import Apart
+from gradviz.query.writes import writes_by_any_name
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import Trace
 

@@ -477,11 +477,6 @@ def _rolled(rows: list[ModuleRow]) -> list[ModuleRow]:
         else:
             by_pattern[key] = row
     for row in by_pattern.values():
-        row.path = _shared_path(row.paths)
+        parts = zip(*(path.split(".") for path in row.paths), strict=True)
+        row.path = ".".join(part[0] if len(set(part)) == 1 else "*" for part in parts)
     return list(by_pattern.values())
-
-
-def _shared_path(paths: list[str]) -> str:
-    """One path for several of equally many parts: parts that differ are `*`."""
-    parts = zip(*(path.split(".") for path in paths), strict=True)
-    return ".".join(part[0] if len(set(part)) == 1 else "*" for part in parts)

@@ -22,16 +22,12 @@ class PassOwners:
 
     def __init__(self, query: Query) -> None:
         self.query, self.training = query, query.of(Training)
-        self._events, self._optimizers = self._steps()
-        self._of_pass = self._owners()
-
-    def _steps(self) -> tuple[np.ndarray, np.ndarray]:
-        """The events of all steps, in order, and the optimizer of each."""
         stepped, by_hand = self.training.stepped, self.training.by_hand[0]
         events = np.concatenate([stepped.events, by_hand])
         optimizers = np.concatenate([stepped["optimizer"], np.full(len(by_hand), BY_HAND)])
         order = np.argsort(events, kind="stable")
-        return events[order], optimizers[order].astype(np.int64)
+        self._events, self._optimizers = events[order], optimizers[order].astype(np.int64)
+        self._of_pass = self._owners()
 
     def _owners(self) -> dict[int, set[int]]:
         """The optimizers of each pass: those that step after it, and before the first pass that begins after a step."""

@@ -7,9 +7,9 @@ from dataclasses import astuple, dataclass
 
 from gradviz.events.kinds import Accumulated, Kind, Produced
 from gradviz.events.values import OF_ZEROS
-from gradviz.query.changes import grad_changes
 from gradviz.query.moment import Moment
 from gradviz.query.query import Query
+from gradviz.query.writes import grad_changes
 from gradviz.tracefile import Snapshot
 
 _MOST = 2_000  # the most nodes that are walked back

@@ -68,7 +68,7 @@ def with_cure(query: Query, runner: Runner, event: int, leaves: tuple[int, ...] 
         return None
     try:
         cure = _cure_of(query, pass_here.number, op)
-        if cure is None or _meets_barrier(query, cure):
+        if cure is None or any(_is_barrier(query, step, cure.mode) for step in cure.plan.inputs):
             return None
         before = runner.run(cure.plan, Edits())
         if not is_exact(query, cure.plan, before):
@@ -108,7 +108,8 @@ def _cure_of(query: Query, number: int, op: OpRan | TensorMade) -> _Cure | None:
     if isinstance(op, OpRan) and not op.grad_enabled:
         return _with_grad(query, number, op)
     plan = plan_of(query, number)
-    call = _call_of(plan, op)
+    tensors = op.outputs if isinstance(op, OpRan) else (op.tensor,)
+    call = next((call for call in plan.calls if set(call.outputs) & set(tensors)), None)
     if call is None:
         return None
     if call.function in DETACHING or call.op in CLAMPING:
@@ -121,12 +122,6 @@ def _cure_of(query: Query, number: int, op: OpRan | TensorMade) -> _Cure | None:
             kind, _typed(call), line[1], plan, Edits(without=frozenset(other.event for other in alike))
         )
     return _with_tensor(query, number, call, op.index)
-
-
-def _call_of(plan: Plan, op: OpRan | TensorMade) -> Call | None:
-    """The call of a plan that ran as an op."""
-    tensors = op.outputs if isinstance(op, OpRan) else (op.tensor,)
-    return next((call for call in plan.calls if set(call.outputs) & set(tensors)), None)
 
 
 def _typed(call: Call) -> str:
@@ -174,10 +169,6 @@ def _with_tensor(query: Query, number: int, call: Call, op: int) -> _Cure | None
     plan = plan_of(query, number, also=(tensor,))
     edits = Edits(numbers={call.event: (of_tensor, tensor)})
     return _Cure(NUMBER, reading, query.places.line(call.site)[1], plan, edits, tensor)
-
-
-def _meets_barrier(query: Query, cure: _Cure) -> bool:
-    return any(_is_barrier(query, step, cure.mode) for step in cure.plan.inputs)
 
 
 def _is_barrier(query: Query, step: Input, mode: GradMode | None) -> bool:

@@ -142,7 +142,10 @@ def plan_of(
     if trace.meta.get("values") != INPUTS:
         raise ReplayError(f"this trace has no calls that can be made again: {HOW}")
     if number is None:
-        number = _last_pass(query)
+        numbers = [backward_pass.number for backward_pass in query.trace.passes if backward_pass.is_in_detail]
+        if not numbers:
+            raise ReplayError("no backward pass was recorded in detail: there is none that could run again")
+        number = numbers[-1]
     if trace.find_pass(number) is None:
         raise ReplayError(f"there is no pass {number}: the trace has {len(trace.passes)}")
     trace.reach_all()
@@ -153,13 +156,6 @@ def plan_of(
     steps = tuple(step_of(query, event) for event in reversed(events))
     roots = tuple(root.tensor for root in began.roots)
     return Plan(number, began, steps, roots, tuple(_start(query, root, began.index) for root in began.roots))
-
-
-def _last_pass(query: Query) -> int:
-    numbers = [backward_pass.number for backward_pass in query.trace.passes if backward_pass.is_in_detail]
-    if not numbers:
-        raise ReplayError("no backward pass was recorded in detail: there is none that could run again")
-    return numbers[-1]
 
 
 def _needed(

@@ -82,21 +82,20 @@ class _Noted(Replay):
 
     def _enter(self, step: Input) -> None:
         super()._enter(step)
-        self.noted[step.tensor] = self._placeholder(f"input_{len(self.inputs)}")
-
-    def _placeholder(self, name: str) -> Any:
-        """A node for an input; all input nodes come before the calls."""
         place = self.inputs[-1] if self.inputs else self.fx._root
         with self.fx.inserting_after(place):
-            self.inputs.append(self.fx.placeholder(name))
-        return self.inputs[-1]
+            self.inputs.append(self.fx.placeholder(f"input_{len(self.inputs)}"))
+        self.noted[step.tensor] = self.inputs[-1]
 
     def call(self, call: Call) -> None:
         """Make a call, and note it."""
         arguments = self._noted_arguments(call)
         result = self._result(call)
         if call.generator is not None:
-            self._check_not_random(call)
+            state = self.torch.from_numpy(call.generator)
+            on_cpu = all(self.tensor(number).device.type == "cpu" for number in call.inputs)
+            if not on_cpu or not self.torch.equal(self.torch.get_rng_state(), state):
+                raise self.refused(call, "draws random numbers, of which compiled code draws others")
         paths = list(_paths(result, self.torch.Tensor))
         if len(paths) != len(call.outputs):
             raise self.refused(call, f"returns {len(paths)} tensors now, and {len(call.outputs)} then")
@@ -147,13 +146,6 @@ class _Noted(Replay):
         )
         copied.__kwdefaults__, copied.__module__ = function.__kwdefaults__, "calls"
         return copied
-
-    def _check_not_random(self, call: Call) -> None:
-        """Raise ReplayError for a call that drew random numbers: compiled code draws different ones."""
-        state = self.torch.from_numpy(call.generator)
-        on_cpu = all(self.tensor(number).device.type == "cpu" for number in call.inputs)
-        if not on_cpu or not self.torch.equal(self.torch.get_rng_state(), state):
-            raise self.refused(call, "draws random numbers, of which compiled code draws others")
 
     # --- contexts
 

@@ -151,14 +151,9 @@ _IGNORED = (
 def leave(error_kind: type[BaseException] | None, status: int) -> NoReturn:
     """End the process as a script does that ended by an error of this kind."""
     if error_kind is not None and issubclass(error_kind, KeyboardInterrupt):
-        _die_of_ctrl_c()
+        # The interpreter ends itself by SIGINT if a KeyboardInterrupt leaves its main program; it has been printed.
+        sys.excepthook = lambda *_: None
+        if signal.getsignal(signal.SIGINT) is None:
+            raise SystemExit(CTRL_C_STATUS)
+        raise KeyboardInterrupt
     raise SystemExit(status)
-
-
-def _die_of_ctrl_c() -> NoReturn:
-    """End the process by Ctrl-C: the interpreter ends itself by SIGINT if a KeyboardInterrupt leaves its main
-    program. The exception has already been printed."""
-    sys.excepthook = lambda *_: None
-    if signal.getsignal(signal.SIGINT) is None:
-        raise SystemExit(CTRL_C_STATUS)
-    raise KeyboardInterrupt

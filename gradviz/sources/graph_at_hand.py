@@ -191,15 +191,11 @@ class _Live:
         for nr, number in enumerate(outputs):
             if (node.number, nr) in self.names:
                 self.listener.named(number, self.names[node.number, nr], "")
-            self._tell_retained(node, nr)
-
-    def _tell_retained(self, node: Any, nr: int) -> None:
-        """Emit the gradient that a tensor kept."""
-        tensor = self.known.get((node.number, nr))
-        if tensor is not None and tensor.retains_grad and tensor.grad is not None:
-            grad = next_tensor_number()
-            self.listener.tensor(None, "gradient", State(grad, tensor.grad.array))
-            self.listener.retained(self.numbers[node.number, nr], node.number, 0, grad)
+            tensor = self.known.get((node.number, nr))
+            if tensor is not None and tensor.retains_grad and tensor.grad is not None:
+                grad = next_tensor_number()
+                self.listener.tensor(None, "gradient", State(grad, tensor.grad.array))
+                self.listener.retained(self.numbers[node.number, nr], node.number, 0, grad)
 
     def _array(self, node: Any, nr: int) -> np.ndarray | None:
         known = self.known.get((node.number, nr))

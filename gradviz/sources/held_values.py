@@ -167,7 +167,10 @@ class HeldValues:
         """Record a call that has been made, with its results. `changed` are the tensors that it wrote to, without
         those that only share their memory."""
         if is_without_grad(call.context):
-            self._note_without_grad(call, outputs, numbers, changed)
+            if not changed and numbers:
+                self.calls_without_grad += 1
+                self._record(call, numbers, ())
+                self.without_grad.update(zip(numbers, map(self.tensors.version, outputs), strict=True))
             return
         written = self.all_written(changed)
         if not numbers and not written:
@@ -178,15 +181,6 @@ class HeldValues:
             if number not in written and number not in call.numbers:
                 group = self.group_of(self.tensors.source(call, output))
                 self.note_made(output, number, number if group is None else group)
-
-    def _note_without_grad(
-        self, call: CallBegun, outputs: Sequence[Any], numbers: Sequence[int], changed: set[int]
-    ) -> None:
-        """Record a call without grad mode, if it returns tensors and changes none."""
-        if not changed and numbers:
-            self.calls_without_grad += 1
-            self._record(call, numbers, ())
-            self.without_grad.update(zip(numbers, map(self.tensors.version, outputs), strict=True))
 
     def _record(self, call: CallBegun, outputs: Sequence[int], written: Sequence[int]) -> None:
         """Record a call, with the tensors that it returned and those that it wrote to."""

@@ -38,7 +38,10 @@ class _Finder(MetaPathFinder):
             return None
         self.looking = True
         try:
-            return _watched(name, self.execute)
+            spec = find_spec(name)
+            if spec is not None and spec.loader is not None:
+                spec.loader = _Watched(spec.loader, self.execute)
+            return spec
         finally:
             self.looking = False
 
@@ -96,14 +99,6 @@ class AroundImports(_Finder):
     def execute(self, execute: Callable[[], None]) -> None:
         with self.around():
             execute()
-
-
-def _watched(name: str, execute: Callable[[Callable[[], None]], None]) -> ModuleSpec | None:
-    """The spec of a module whose execution is left to `execute`; None if there is no such module."""
-    spec = find_spec(name)
-    if spec is not None and spec.loader is not None:
-        spec.loader = _Watched(spec.loader, execute)
-    return spec
 
 
 class _Watched(Loader):

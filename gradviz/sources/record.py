@@ -377,6 +377,7 @@ def run_meta() -> dict[str, str]:
     """The metadata that a trace has when the run begins."""
     from gradviz.version import __version__
 
+    rank = rank_meta()
     return {
         "gradviz": __version__,
         "engine": "numpy",
@@ -384,14 +385,8 @@ def run_meta() -> dict[str, str]:
         "numpy": np.__version__,
         "script": sys.argv[0] if sys.argv else "",
         "ended": "",
-        **_rank_and_host(),
+        **({**rank, "host": platform.node()} if rank else {}),
     }
-
-
-def _rank_and_host() -> dict[str, str]:
-    """The rank of this process and its machine; empty for a single process."""
-    rank = rank_meta()
-    return {**rank, "host": platform.node()} if rank else {}
 
 
 def end_meta(error: BaseException | None, sites: Sites) -> dict[str, str]:

@@ -12,10 +12,10 @@ import numpy as np
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from gradviz.query.changes import grad_changes, value_changes
 from gradviz.query.curves import norm_of
 from gradviz.query.moment import TensorState
 from gradviz.query.query import Query
+from gradviz.query.writes import grad_changes, value_changes
 from gradviz.system.paths import file_name
 from gradviz.tracefile import Snapshot
 from gradviz.words.escape import clean, shortened, shortened_left

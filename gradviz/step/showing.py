@@ -13,13 +13,13 @@ from rich.cells import cell_len, set_cell_size
 
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.events.site import Place
-from gradviz.query.changes import grad_changes
 from gradviz.query.curves import norm_of
 from gradviz.query.differences import Forward
 from gradviz.query.flow import count_ways, op_of, shortest_way
 from gradviz.query.moment import TensorState
 from gradviz.query.ops import function_name
 from gradviz.query.predicate import Predicate
+from gradviz.query.writes import grad_changes
 from gradviz.step import NO_VALUES, CommandError
 from gradviz.step.leaves import View, last_change, ordered
 from gradviz.step.plain_stop import describe

@@ -79,7 +79,7 @@ class Session:
         self.exporter, self.fill, self.what_if = exporter, fill, what_if
         self.fill_in_where_bad = fill_in_where_bad
         self.tried: dict[str, str] = {}  # values that the user set, by the names of their tensors
-        self.exercise: Any = None  # a lesson under way (`gradviz.learn.exercise.Exercise`)
+        self.exercise: Any = None  # a lesson under way (`gradviz.learn.lesson.Exercise`)
         self.group: Any = None  # the sessions that are moved together (`gradviz.step.group.Group`)
         self.resume: Resume | None = None
         self.position = 0

@@ -60,22 +60,13 @@ def high_descriptors() -> Iterator[None]:
     """A context in which opened files get high numbers, if the system allows it."""
     taken: list[int] = []
     try:
-        _take_low(taken)
+        with suppress(OSError):  # there may be fewer
+            while not taken or taken[-1] < HIGH:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
         yield
     finally:
         for descriptor in taken:
             os.close(descriptor)
-
-
-def _take_low(taken: list[int]) -> None:
-    """Take the free numbers below HIGH."""
-    with suppress(OSError):  # there may be fewer
-        _take_until_high(taken)
-
-
-def _take_until_high(taken: list[int]) -> None:
-    while not taken or taken[-1] < HIGH:
-        taken.append(os.open(os.devnull, os.O_RDONLY))
 
 
 class Watched:

@@ -22,7 +22,7 @@ from gradviz.system.descriptors import (
     identity,
     is_locked,
 )
-from gradviz.tracefile.schema import APPLICATION_ID, TABLES, VERSION
+from gradviz.tracefile.database import APPLICATION_ID, TABLES, VERSION
 
 _HEADER = 100  # bytes of SQLite's header; the application's id is at 68
 MOMENT = 0.02  # seconds to wait for another program

@@ -12,7 +12,7 @@ from gradviz.events.kinds import Kind
 from gradviz.events.values import Stat
 from gradviz.sets import distinct
 from gradviz.tracefile.batch import Batch
-from gradviz.tracefile.schema import CHANGED, ELEMENTS, STATE, STATS
+from gradviz.tracefile.database import CHANGED, ELEMENTS, STATE, STATS
 from gradviz.tracefile.sound import STATISTICS, elements_of
 
 _GLANCE = 1 << 20  # the most bytes of values that are tested together

@@ -17,10 +17,19 @@ from typing import TypeVar
 
 from gradviz.errors import nearest
 from gradviz.system.paths import as_argument
-from gradviz.tracefile.database import Database, TraceError, bound, code_of, damaged, opened, rows_of
+from gradviz.tracefile.database import (
+    APPLICATION_ID,
+    VERSION,
+    Database,
+    TraceError,
+    bound,
+    code_of,
+    damaged,
+    opened,
+    rows_of,
+)
 from gradviz.tracefile.file import first_bytes
 from gradviz.tracefile.reader import Trace
-from gradviz.tracefile.schema import APPLICATION_ID, VERSION
 
 # SQLite's file header: its magic string, how it is written and read, and further on the user version and the
 # application id.

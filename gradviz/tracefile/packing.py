@@ -20,7 +20,7 @@ from gradviz.events.listener import NO_RULE, Listener, State
 from gradviz.events.values import LARGEST, SMALL, STATISTICS, packed_stats_of
 from gradviz.system.turns import new_turn
 from gradviz.tracefile.batch import Batch, Interned
-from gradviz.tracefile.schema import CHANGED, ELEMENTS, STATE, STATS
+from gradviz.tracefile.database import CHANGED, ELEMENTS, STATE, STATS
 from gradviz.tracefile.sites import Sites
 from gradviz.tracefile.writer import PAYLOAD_LIMIT
 

@@ -29,10 +29,9 @@ from gradviz.tracefile.chunks import (
     VALUED,
     Directory,
 )
-from gradviz.tracefile.database import most_unpacked, told_of
+from gradviz.tracefile.database import STATE, most_unpacked, told_of
 from gradviz.tracefile.pass_rows import ErrorInfo, PassInfo, SiteOps
 from gradviz.tracefile.reader import Trace, Watcher
-from gradviz.tracefile.schema import STATE
 from gradviz.tracefile.sound import check_heads, check_nesting, check_rows, check_states, kinds_of
 from gradviz.tracefile.states import States
 

@@ -22,12 +22,11 @@ from gradviz.sets import contained, distinct
 from gradviz.tracefile.batch import ByKind
 from gradviz.tracefile.chunks import NOT_PLAIN, SCOPE, Chunks
 from gradviz.tracefile.columns import Table
-from gradviz.tracefile.database import UNREADABLE, has_table, rows_of, told_of, unreadable
+from gradviz.tracefile.database import LATER_TABLE, STATE, UNREADABLE, has_table, rows_of, told_of, unreadable
 from gradviz.tracefile.digest import Digests, renumbered
 from gradviz.tracefile.file import is_being_recorded
 from gradviz.tracefile.pass_rows import ErrorInfo, PassInfo, PassTable, SiteOps
 from gradviz.tracefile.printed_lines import PrintedLine
-from gradviz.tracefile.schema import LATER_TABLE, STATE
 from gradviz.tracefile.sites import DEEPEST, Frame, Site, joined
 from gradviz.tracefile.sound import (
     Known,

@@ -28,11 +28,11 @@ from gradviz.events.listener import LeafHistogram, State, Where
 from gradviz.events.values import GRADIENT, INPUTS, LARGEST, LAST, SMALL
 from gradviz.tracefile.batch import Batch, Renumbered
 from gradviz.tracefile.chosen import AutoPasses, Passes, chosen_text
+from gradviz.tracefile.database import SKIPPED, STATE
 from gradviz.tracefile.frequent import Frequent
 from gradviz.tracefile.nans import News
 from gradviz.tracefile.packing import FEW, pack_state
 from gradviz.tracefile.printed_lines import PrintedLines
-from gradviz.tracefile.schema import SKIPPED, STATE
 from gradviz.tracefile.sites import Sites
 from gradviz.tracefile.writer import Writer, has_distant
 
@@ -316,7 +316,8 @@ class Recorder(Frequent):
         return self._begin_pass(values[0]), states
 
     def _prepare_leaf(self, values: tuple[Any, ...], states: Sequence[State]) -> tuple[int, Sequence[State]]:
-        if self._is_told(values, states):
+        *_, gradient, grad = values
+        if gradient == grad == self.last_leaf and not states[0].version:
             return 0, ()
         if self.auto is not None and not self.keeps_values and self.values != "none":
             self.keeps_values = self.has_leaf_values = True  # of each pass it is kept what its gradients were
@@ -332,11 +333,6 @@ class Recorder(Frequent):
         if self.auto is not None:
             self.auto.failed(self.passes_begun)
         return 0, states
-
-    def _is_told(self, values: tuple[Any, ...], states: Sequence[State]) -> bool:
-        """Whether the present `.grad` of a leaf was recorded when the leaf received it."""
-        *_, gradient, grad = values
-        return gradient == grad == self.last_leaf and not states[0].version
 
     def _begin_pass(self, number: int) -> int:
         """Number a pass, and decide whether it is recorded in detail; returns flags for its event."""

@@ -24,10 +24,10 @@ from gradviz.events.values import Stat, packed_stats_of
 from gradviz.sets import distinct
 from gradviz.tracefile import whitelist
 from gradviz.tracefile.batch import Batch, ByKind, Interned
-from gradviz.tracefile.chunk_tables import ChunkTables
+from gradviz.tracefile.chunks import ChunkTables
+from gradviz.tracefile.database import CHANGED, ELEMENTS, NO_VALUE, STATE, STATS
 from gradviz.tracefile.file import TraceFile, journal_of
 from gradviz.tracefile.reader import Trace
-from gradviz.tracefile.schema import CHANGED, ELEMENTS, NO_VALUE, STATE, STATS
 from gradviz.tracefile.sound import STATISTICS, elements_of
 
 FEW = 16  # elements; of a tensor with so few, statistics would give the elements away
@@ -40,7 +40,9 @@ def redact(trace: Trace, path: Path) -> None:
         raise OSError(f"{path} is the trace itself: choose another name for the copy")
     if trace.is_being_recorded:
         raise OSError(f"{trace.path} is being recorded: redact it when its run has ended")
-    _read_through(trace)
+    trace.reach_all()
+    for what in (trace.events, trace.states):
+        len(what)
     file = TraceFile(path, whitelist.meta_of(trace.meta))
     try:
         cursor = file.connection.cursor()
@@ -59,13 +61,6 @@ def redact(trace: Trace, path: Path) -> None:
     file.close()
 
 
-def _read_through(trace: Trace) -> None:
-    """Read all events and states, which checks them, before a file is made. Raises TraceError."""
-    trace.reach_all()
-    for what in (trace.events, trace.states):
-        len(what)
-
-
 def _take_away(file: TraceFile) -> None:
     """Close a file that is not complete, and delete it."""
     file.close()
@@ -81,7 +76,8 @@ def _write_tables(cursor: sqlite3.Cursor, trace: Trace) -> None:
     _insert(cursor, "forms", _forms(trace))
     _insert(cursor, "rules", _rules(trace))
     _insert(cursor, "sites", _sites(trace))
-    _insert(cursor, "passes", _passes(trace))
+    rows = trace._rows("SELECT number, first, last, thread, site, nodes, digest, recorded FROM passes")
+    _insert(cursor, "passes", [(*row[:6], row[6] if _is_digest(row[6]) else None, row[7]) for row in rows])
     skipped = "number, passes, first, last, stride, thread, site"
     _insert(cursor, "skipped", trace._rows(f"SELECT {skipped} FROM skipped"))
     named = trace._rows("SELECT tensor, name, role FROM parameters")
@@ -135,11 +131,6 @@ def _sites(trace: Trace) -> list[tuple[Any, ...]]:
             )
         )  # fmt: skip
     return rows
-
-
-def _passes(trace: Trace) -> list[tuple[Any, ...]]:
-    rows = trace._rows("SELECT number, first, last, thread, site, nodes, digest, recorded FROM passes")
-    return [(*row[:6], row[6] if _is_digest(row[6]) else None, row[7]) for row in rows]
 
 
 def _is_digest(text: str | None) -> bool:

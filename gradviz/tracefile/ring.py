@@ -18,11 +18,11 @@ from gradviz.events.field_types import TEXT_PARTS
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind
 from gradviz.sets import contained, distinct
 from gradviz.tracefile.batch import Batch
+from gradviz.tracefile.database import STATE
 from gradviz.tracefile.expected import as_is
 from gradviz.tracefile.nans import with_nan
 from gradviz.tracefile.printed_lines import moved_count
 from gradviz.tracefile.reader import Trace
-from gradviz.tracefile.schema import STATE
 
 FEW = 1000  # up to so many unused texts stay in the file
 _PACKED = ("events", "links", "states", "payloads")
@@ -319,15 +319,10 @@ def standing(trace: Trace, whole: np.ndarray, also: np.ndarray | None = None) ->
     stays[_last_of(events, gaps[events], states.tensors[of_interest].astype(np.int64))] = True
     for events in _graph(trace, whole):
         stays[events] = True
-    stays[_beginnings(trace, whole)] = True
-    return stays
-
-
-def _beginnings(trace: Trace, whole: np.ndarray) -> np.ndarray:
-    """The beginnings of passes that are under way, or whose end is kept: other passes ran inside of them, in a hook."""
     began, ended = trace.table(Kind.PASS_BEGAN), trace.table(Kind.PASS_ENDED)
     gone = ended["number"][~whole[ended.events]]
-    return began.events[~contained(began["number"], gone)]
+    stays[began.events[~contained(began["number"], gone)]] = True
+    return stays
 
 
 def _last_of(events: np.ndarray, gaps: np.ndarray, keys: np.ndarray) -> np.ndarray:

@@ -21,7 +21,7 @@ from gradviz.events.event_layout import COLUMNS, LAYOUTS, ROW
 from gradviz.events.handles import Form
 from gradviz.events.kinds import Kind
 from gradviz.sets import contained, summed
-from gradviz.tracefile.schema import CHANGED, ELEMENTS, NO_VALUE, STATS
+from gradviz.tracefile.database import CHANGED, ELEMENTS, NO_VALUE, STATS
 
 _DEEPEST, _MOST_SIZES = 8, 64  # the most nested lists of JSON; the most sizes of a shape, as in NumPy
 _SPARE = 1 << 20  # the most numbers of places and forms that a table may leave out

@@ -24,7 +24,7 @@ from gradviz.events.values import (
     unpack_stats,
 )
 from gradviz.sets import distinct
-from gradviz.tracefile.schema import CHANGED, ELEMENTS, STATE, STATS
+from gradviz.tracefile.database import CHANGED, ELEMENTS, STATE, STATS
 from gradviz.tracefile.sound import STATISTICS, check_values, elements_of
 
 _BITS = 31  # bits of an event's number in a key; the tensor's number has 32: a key has 63 and a sign

@@ -28,7 +28,8 @@ from gradviz.events.listener import LeafHistogram
 from gradviz.system.turns import new_turn
 from gradviz.tracefile.batch import Batch, ByKind, Interned
 from gradviz.tracefile.chosen import AutoPasses
-from gradviz.tracefile.chunk_tables import ChunkTables, execute_each
+from gradviz.tracefile.chunks import ChunkTables, execute_each
+from gradviz.tracefile.database import SKIPPED, STATE
 from gradviz.tracefile.digest import Digests, FinishedPass
 from gradviz.tracefile.file import TraceFile, cause_of, storable, storable_items
 from gradviz.tracefile.nans import News, with_nan
@@ -36,7 +37,6 @@ from gradviz.tracefile.pass_rows import PassInfo, runs_of
 from gradviz.tracefile.printed_lines import PrintedLines
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.ring import Ring, drop_unused, thin
-from gradviz.tracefile.schema import SKIPPED, STATE
 from gradviz.tracefile.sites import Sites
 
 INTERVAL = 0.08  # seconds between commits: with the time for a commit, at most a tenth of a second is lost
@@ -303,11 +303,6 @@ class Writer:
             if self.ring.is_due and self.file.begin():
                 self._thin(self.ring, begun=True)
 
-    def _note_nans(self, auto: AutoPasses, batch: Batch) -> None:
-        """Note the events of a batch with a NaN, where passes are chosen by them."""
-        bad = with_nan(np.frombuffer(batch.states, STATE), batch.payload, self.dtypes)
-        auto.wrote(bad.tolist(), batch.pass_ends)
-
     def _thin(self, ring: Ring, at_end: bool = False, begun: bool = False) -> None:
         """Remove everything older than the passes that stay; the lock is held, or the run is over."""
         cursor = self.connection.cursor()
@@ -359,7 +354,8 @@ class Writer:
         if self.news is not None:
             self.news.note(batch, self.dtypes)
         if self.source.auto is not None:  # before the chunk is written, without what repeats
-            self._note_nans(self.source.auto, batch)
+            bad = with_nan(np.frombuffer(batch.states, STATE), batch.payload, self.dtypes)
+            self.source.auto.wrote(bad.tolist(), batch.pass_ends)
         self.chunks.write(cursor, events, batch, time())
 
     def _write_tables(self, cursor: sqlite3.Cursor, events: ByKind) -> None:

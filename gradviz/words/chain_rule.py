@@ -24,9 +24,9 @@ from gradviz.events.kinds import (
 )
 from gradviz.query.birth import NAN, birth
 from gradviz.query.chain_step import ChainStep, chain_step
-from gradviz.query.changes import added_up, value_changes
 from gradviz.query.flow import why_no_node
 from gradviz.query.missing_gradients import accumulations
+from gradviz.query.writes import added_up, value_changes
 from gradviz.words.absence import NO_NODE, without_grad_told
 from gradviz.words.chain import (
     downstream,

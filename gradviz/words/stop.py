@@ -34,8 +34,8 @@ from gradviz.events.kinds import (
     TensorMade,
 )
 from gradviz.query.chain_step import ChainStep
-from gradviz.query.changes import grad_changes, value_changes
 from gradviz.query.moment import Moment
+from gradviz.query.writes import grad_changes, value_changes
 from gradviz.sets import distinct
 from gradviz.tracefile import Site
 from gradviz.words.escape import clean, shortened

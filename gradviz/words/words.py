@@ -259,15 +259,11 @@ class Words:
         if root:
             return self.partial(root, tensor, before=before)
         name = self.called(tensor) if tensor else "?"
-        if self._is_of_a_root(name, tensor, moment):
-            name = f"{name}#{tensor}"
-        return self.say("gradient of {name}", name=self._earlier(name) if before else name)
-
-    def _is_of_a_root(self, name: str, tensor: int, moment: Moment) -> bool:
-        """Whether another tensor with the same name is a root of the pass: `y = y * 2` in a loop."""
         backward_pass = moment.pass_info
         roots = self.query.passes.began(backward_pass.number).roots if backward_pass is not None else ()
-        return any(root.tensor not in (0, tensor) and self.called(root.tensor) == name for root in roots)
+        if any(root.tensor not in (0, tensor) and self.called(root.tensor) == name for root in roots):
+            name = f"{name}#{tensor}"
+        return self.say("gradient of {name}", name=self._earlier(name) if before else name)
 
     def root_of(self, moment: Moment) -> int:
         """The one scalar that is differentiated at a moment; 0 if there is none."""

@@ -20,8 +20,8 @@ from gradviz.events.event_layout import COLUMNS, LAYOUTS, ROW, Field, Layout
 from gradviz.events.kinds import Kind
 from gradviz.tracefile.batch import ByKind
 from gradviz.tracefile.chunks import NOT_PLAIN, Contents
+from gradviz.tracefile.database import STATE
 from gradviz.tracefile.expected import as_is
-from gradviz.tracefile.schema import STATE
 from tests.damage.of_tables import PACKED
 from tests.damage.packed import packed
 from tests.damage.ways import opened

@@ -13,8 +13,8 @@ import numpy as np
 
 from gradviz.events.event_layout import ROW
 from gradviz.events.kinds import Kind
+from gradviz.tracefile.database import STATE
 from gradviz.tracefile.expected import HEADER, as_is, unexpected
-from gradviz.tracefile.schema import STATE
 from tests.damage.of_tables import PACKED, TABLES
 from tests.damage.packed import packed
 from tests.damage.ways import opened, way

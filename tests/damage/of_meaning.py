@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 
 from gradviz.events.kinds import Kind
-from gradviz.tracefile.schema import ELEMENTS, NO_VALUE, STATS
+from gradviz.tracefile.database import ELEMENTS, NO_VALUE, STATS
 from tests.damage.decoded import FORM, TENSOR, VERSION, WHAT, Happening, Run
 from tests.damage.ways import run, way
 

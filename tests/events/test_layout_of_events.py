@@ -18,7 +18,7 @@ from gradviz.events.kinds import EVENTS, Event, Kind
 from gradviz.events.listener import Listener, State
 from gradviz.events.table import markdown
 from gradviz.tracefile import Recorder, open_trace
-from gradviz.tracefile.schema import TABLES
+from gradviz.tracefile.database import TABLES
 
 DOCUMENTATION = Path(__file__).parents[2] / "docs/trace-format.md"
 

@@ -10,7 +10,7 @@ import pytest
 from gradviz.graph.build import build
 from gradviz.graph.joined import beside, passes_beside
 from gradviz.graph.model import Graph
-from gradviz.pictures.dot import to_dot
+from gradviz.pictures.layout import to_dot
 from gradviz.query import Query
 from gradviz.sources.script import Target, run
 from gradviz.tracefile import open_trace

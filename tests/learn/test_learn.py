@@ -19,8 +19,7 @@ from gradviz import words
 from gradviz.cli.learn import _opened
 from gradviz.errors import GradvizError
 from gradviz.events.kinds import OpRan
-from gradviz.learn.exercise import _expected
-from gradviz.learn.lesson import Lesson, is_right, is_word, lesson_called, lessons
+from gradviz.learn.lesson import Lesson, _expected, is_right, is_word, lesson_called, lessons
 from gradviz.page.page_texts import LITERAL, static_texts
 from gradviz.step import CommandError, screen
 from gradviz.step.group import Group

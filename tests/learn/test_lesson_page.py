@@ -13,8 +13,7 @@ import pytest
 
 from gradviz.cli.learn import _opened
 from gradviz.events.kinds import OpRan
-from gradviz.learn.exercise import lesson_page
-from gradviz.learn.lesson import Lesson, lessons
+from gradviz.learn.lesson import Lesson, lesson_page, lessons
 from gradviz.page import SCRIPTS, TRYING
 from gradviz.page.page_texts import static_texts
 from gradviz.words.languages import LANGUAGES, texts

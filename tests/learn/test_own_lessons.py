@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gradviz.learn.exercise import Score, keep, scores
-from gradviz.learn.lesson import lesson_of_file
+from gradviz.learn.lesson import Score, keep, lesson_of_file, scores
 from gradviz.step import CommandError
 from gradviz.system.paths import data_folder
 

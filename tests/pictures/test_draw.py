@@ -20,7 +20,7 @@ import gradviz.engine as torch
 from gradviz.graph.build import build
 from gradviz.graph.fold import FoldError
 from gradviz.graph.model import Edge, Graph, Node
-from gradviz.pictures.dot import to_dot
+from gradviz.pictures.layout import to_dot
 from gradviz.pictures.picture import Picture
 from gradviz.pictures.render import DrawError, check_path, save, svg
 from gradviz.pictures.scene import FAR, frames

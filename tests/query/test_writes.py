@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from gradviz.query import Query
-from gradviz.query.changes import writes_by_any_name
 from gradviz.query.training import BY_HAND, STEPPED, Training
-from gradviz.query.writes import Author, Writes
+from gradviz.query.writes import Author, Writes, writes_by_any_name
 from gradviz.sources.script import Target, run
 from gradviz.tracefile import open_trace
 

@@ -12,7 +12,7 @@ import pytest
 
 from gradviz.events import kinds as k
 from gradviz.events.kinds import Kind
-from gradviz.query.changes import grad_changes, value_changes
+from gradviz.query.writes import grad_changes, value_changes
 from gradviz.sources.script import Target, run
 from gradviz.step.leaves import leaf_rows
 from gradviz.step.plain import script

@@ -13,8 +13,8 @@ import numpy as np
 from gradviz.tracefile import open_trace
 from gradviz.tracefile.batch import ByKind
 from gradviz.tracefile.chunks import NOT_PLAIN, Contents
+from gradviz.tracefile.database import STATE
 from gradviz.tracefile.expected import as_is
-from gradviz.tracefile.schema import STATE
 
 
 def recut(path: Path, to: Path, lengths: Sequence[int]) -> Path:

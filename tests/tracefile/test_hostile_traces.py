@@ -28,9 +28,8 @@ from gradviz.explain.origin import NoAnswer, why
 from gradviz.query.sorted_tables import Nesting
 from gradviz.sources.record import record
 from gradviz.tracefile import Recorder, Trace, TraceError, open_trace
-from gradviz.tracefile.database import Database
+from gradviz.tracefile.database import STATE, Database
 from gradviz.tracefile.expected import as_is
-from gradviz.tracefile.schema import STATE
 from gradviz.words.escape import clean, json_text
 from tests.damage.packed import packed
 from tests.invoked import invoked

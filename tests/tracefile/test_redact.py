@@ -28,8 +28,8 @@ from gradviz.events.handles import Form
 from gradviz.events.kinds import Kind
 from gradviz.events.values import Stats, unpack_stats
 from gradviz.tracefile import Trace, open_trace, part_of
+from gradviz.tracefile.database import ELEMENTS, STATE, STATS
 from gradviz.tracefile.redaction import redact, reduce_values
-from gradviz.tracefile.schema import ELEMENTS, STATE, STATS
 from tests.conftest import terminal_env
 from tests.invoked import invoked
 from tests.warm import python

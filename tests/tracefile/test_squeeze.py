@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import gradviz
 import gradviz.engine as torch
 from gradviz.events.kinds import Kind, TensorMade
-from gradviz.tracefile.chunk_tables import Squeezer, alike, period_of
+from gradviz.tracefile.chunks import Squeezer, alike, period_of
 from gradviz.tracefile.expected import (
     AS_IS,
     LONGEST,
@@ -247,7 +247,7 @@ def test_a_chunk_is_read_as_it_was_told_in_any_order(tmp_path: Path, monkeypatch
         return squeeze(squeezer, number, end, *arrays)
 
     monkeypatch.setattr(Squeezer, "chunk", told_first)
-    monkeypatch.setattr("gradviz.tracefile.chunk_tables.GROUP", 3)
+    monkeypatch.setattr("gradviz.tracefile.chunks.GROUP", 3)
     monkeypatch.setattr(
         "gradviz.tracefile.writer.INTERVAL", 2
     )  # chunks of several periods on a busy machine, too

@@ -14,7 +14,7 @@ import gradviz
 from gradviz.events.event_layout import LAYOUTS
 from gradviz.events.field_types import TEXT_PARTS
 from gradviz.tracefile import whitelist
-from gradviz.tracefile.schema import COLUMNS, TABLES
+from gradviz.tracefile.database import COLUMNS, TABLES
 
 FILTERS = [whitelist.name, whitelist.arguments, whitelist.formula, whitelist.path, whitelist.settings]
 

@@ -22,7 +22,6 @@ from gradviz.diagnose.rank_rule import (
     values_of_each,
 )
 from gradviz.events.kinds import Kind
-from gradviz.query.changes import grad_changes
 from gradviz.query.collective_calls import (
     HandedOver,
     changes_between,
@@ -35,6 +34,7 @@ from gradviz.query.flow import root_is_mean
 from gradviz.query.query import Query
 from gradviz.query.ranks import are_apart, are_same
 from gradviz.query.replicas import Difference, Replicas, frozen_on_some
+from gradviz.query.writes import grad_changes
 from gradviz.tracefile import PassInfo, Snapshot
 from gradviz.words.numbers import called_ranks, plural
 

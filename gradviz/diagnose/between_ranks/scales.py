@@ -23,7 +23,6 @@ from gradviz.diagnose.rank_rule import (
     site_of_event,
 )
 from gradviz.events.kinds import Kind, OpRan
-from gradviz.query.changes import writes_by_any_name
 from gradviz.query.collective_calls import ALL_REDUCE, all_reduced, is_of_some_ranks
 from gradviz.query.flow import Downstream, op_behind, op_of, transposed_of
 from gradviz.query.loss_factors import ScaledLoss, number_of, scaled_losses
@@ -32,6 +31,7 @@ from gradviz.query.query import Query
 from gradviz.query.ranks import are_apart, are_close, are_same
 from gradviz.query.reduced_gradients import norm_of, one_factor, scaled_parts
 from gradviz.query.replicas import Replicas
+from gradviz.query.writes import writes_by_any_name
 from gradviz.tracefile import Snapshot
 from gradviz.words.numbers import number, plural
 

@@ -222,16 +222,6 @@ class Training:
         """The tensors that tensors were computed from, these first."""
         return reach(tensors, lambda tensor: sources(self.query, tensor, through_memory=True), _LOOKED_AT)
 
-    def leaf_behind(self, tensor: int) -> int:
-        """The leaf with a gradient that a tensor is, or shares the whole memory of; 0 if there is none."""
-        wanting = self._got
-        base = self._bases.get(tensor, 0)
-        return tensor if tensor in wanting else base if base in wanting else 0
-
-    @cached_property
-    def _got(self) -> set[int]:
-        return set(self._wanting.tolist())
-
     def stems_from_gradient(self, tensor: int, before: int) -> bool:
         """Whether a tensor was the `.grad` of a leaf before an event, or was computed from such a gradient."""
         return any(self._was_gradient(one, before) for one in self._behind([tensor]))

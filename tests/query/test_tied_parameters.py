@@ -9,7 +9,7 @@ from gradviz.events.kinds import Kind
 from gradviz.graph.build import build
 from gradviz.query import Query
 from gradviz.query.overview import model_summary
-from gradviz.query.training import tied_names, with_tied_names
+from gradviz.query.tied_names import tied_names, with_tied_names
 from gradviz.tracefile import open_trace
 from gradviz.words import Stop, Words
 from gradviz.words.sentences import sentence

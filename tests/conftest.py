@@ -154,6 +154,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 NEEDED = (
     (r"transformers|accelerate|lightning|gymnasium", find_spec("gymnasium"), 'pip install -e ".[programs]"'),
     (r"tensorboard|wandb|mlflow|sqlalchemy|alembic|pyarrow", None, 'pip install -e ".[export]"'),
+    (r"\bmcp\b", None, 'pip install -e ".[mcp]"'),
     (r"[Tt]orch", find_spec("torch"), "pip install torch==2.13.0"),
     (r"grimp|mypy|basedpyright|lint", find_spec("grimp"), 'pip install -e ".[lint]"'),
     (r"\bdot\b", shutil.which("dot", path=os.environ.get("GRADVIZ_TESTS_PATH")), "apt-get install graphviz"),

@@ -29,6 +29,7 @@ COMMANDS = {
     "debug": "Run a script and pause it at breakpoints.",
     "tables": "Write a run as tables into an SQLite file, for SQL.",
     "export": "Write a run for TensorBoard, W&B, MLflow, as CSV or Parquet.",
+    "mcp": "Answer an agent's questions about recorded runs.",
     "redact": "Copy a trace without source, paths, messages and elements.",
     "doctor": "Check the installation and the layout engine.",
 }

@@ -170,6 +170,7 @@ RULE = Rule(
         "lr-too-large",
         "vanished-lr",
         "exploding-gradient",
+        "singular-derivative",
         "vanishing-gradient",
         "late-clip",
     ),

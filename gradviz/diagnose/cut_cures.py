@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
-from gradviz.diagnose.fix import Edit, Edits, Fix, SourceText, Spot, with_keyword
+from gradviz.diagnose.fix import Edit, Edits, Fix, SourceText, Spot, typed_for, with_keyword
 from gradviz.events.kinds import OpRan, TensorMade
 from gradviz.query.copies import numbers_in, read_in_its_line, written_in_its_line
 from gradviz.query.flow import Reason, place_of_cut, switched_off, why_no_node
@@ -231,6 +231,9 @@ def how_cut(case: Case, event: int) -> tuple[str, Fix]:
             return ".data is outside of the graph", Fix(
                 "use the tensor itself, without .data", without_cut, ".data"
             )
+        if case.query.nodes.of_op(event) and event in case.downstream.flat:
+            flat = Fix("use an op here whose derivative is not 0 everywhere, or a straight-through estimator")
+            return f"the derivative of {function_name(maker.op)} is 0", _noise_beside(case, event) or flat
         reason = why_no_node(case.query, maker)
         if reason is Reason.NOTHING_REQUIRES_GRAD and written_in_its_line(case.query, event):
             return "what is written here are plain numbers", _of_tensors(case, event)
@@ -254,6 +257,18 @@ def how_cut(case: Case, event: int) -> tuple[str, Fix]:
             Fix(f"use the tensor itself, without .{maker.how}", without_cut, f".{maker.how}"),
         )
     return f"{maker.how} makes a new leaf of the plain numbers", _without_copy(case, maker) or _COPY
+
+
+def _noise_beside(case: Case, event: int) -> Fix | None:
+    """`mean + std * torch.randn_like(std)` for `torch.normal(mean, std)`; None for any other call."""
+    for call, _ in method_calls(statement_at(case.query, case.place(event)), "normal"):
+        if len(call.args) == 2 and not call.keywords:
+            mean, std = map(ast.unparse, call.args)
+            return Fix(
+                f"{mean} + {std} * torch.randn_like({std})",
+                typed_for(ast.unparse(call), f"({mean} + ({std}) * torch.randn_like({std}))"),
+            )
+    return None
 
 
 def _update_in_place(case: Case, op: OpRan) -> Fix | None:

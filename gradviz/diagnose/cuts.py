@@ -125,7 +125,7 @@ class _Scan:
         self.ways = case.query.of(Lacks).ways(self.root, self.at)
         self.meetings: list[Meeting] = []
         self._live = set(self.own)
-        self._dead: dict[int, _Cuts] = {}
+        self.dead: dict[int, _Cuts] = {}
         self._shade: dict[int, _Cuts] = {}  # of results of layers that learn
         made = map(self.query.tensors.made, self.ways.reached)
         events = {one.index: one for one in made if one is not None and one.index > self.since}
@@ -137,13 +137,14 @@ class _Scan:
         inputs = [one for one in sources_of(self.case, made) if one]
         outputs = made.outputs if isinstance(made, OpRan) else (made.tensor,)
         live = tuple(one for one in inputs if self._is_live(one, made))
-        dead = _Cuts().union(*(self._dead.get(one, ()) for one in inputs))
-        if live and isinstance(made, OpRan) and self.query.nodes.of_op(made.index):
+        dead = _Cuts().union(*(self.dead.get(one, ()) for one in inputs))
+        passes = self.query.nodes.of_op(made.index) and made.index not in self.case.downstream.flat
+        if live and passes and isinstance(made, OpRan):
             self._live.update(outputs)
             self._shade |= dict.fromkeys(outputs, self._met(made, live, dead))
             return
         dead |= {(made.index, one) for one in live}
-        self._dead |= dict.fromkeys(outputs if dead else (), dead)
+        self.dead |= dict.fromkeys(outputs if dead else (), dead)
 
     def _is_live(self, tensor: int, made: OpRan | TensorMade) -> bool:
         """Whether the graph of an input leads to leaves of the pass. What is read as numbers is not behind the root."""
@@ -159,7 +160,7 @@ class _Scan:
         for tensor in filter(self._is_float, op.inputs):  # an index or a mask is no data
             others = tuple(one for one in live if one != tensor)
             shade = self._shade.get(tensor, _Cuts()) if others and not weights else _Cuts()
-            for cuts, is_layered in ((self._dead.get(tensor, _Cuts()), False), (shade, True)):
+            for cuts, is_layered in ((self.dead.get(tensor, _Cuts()), False), (shade, True)):
                 sources = frozenset(source for _, source in cuts)
                 behind = self.own & {*sources, *leaves_of(self.query, *sources)}
                 if behind:
@@ -203,9 +204,10 @@ def _uses_of(case: Case, scan: _Scan) -> Iterator[Cut]:
             use
             for use in own_uses
             if use.leaves == meeting.weights
-            and any(_requires_grad(case, tensor, scan.at) for tensor in use.data)
+            and any(_requires_grad(case, one, scan.at) and one not in scan.dead for one in use.data)
         ]
-        if open_uses:
+        is_drawn = meeting.cut in case.downstream.flat and _is_scored(case, scan, meeting)
+        if open_uses and not is_drawn:
             yield Cut(Place.USE, meeting.cut, leaves, scan.root, reader=meeting.op)
         elif _is_whole_input(case, scan, meeting) and not _learns_elsewhere(case, scan, own_uses, meeting):
             yield Cut(Place.PART, meeting.cut, leaves, part=tuple(sorted(meeting.weights)))
@@ -235,11 +237,18 @@ def _is_whole_input(case: Case, scan: _Scan, meeting: Meeting) -> bool:
 
 
 def _learns_elsewhere(case: Case, scan: _Scan, own_uses: list[Use], meeting: Meeting) -> bool:
-    """Whether another part learns from results of the leaves behind a cut with their graph, or an op combines what is
-    cut off with such a result, as the log-probability of a sample does."""
+    """Whether another part learns from results of the leaves behind a cut with their graph, or a sample is scored."""
     behind = groups_behind(case.query, scan.ways, dict.fromkeys(meeting.leaves, 1))
-    if any(any(behind.get(t) for t in use.data) and not use.leaves <= meeting.leaves for use in own_uses):
-        return True
+    is_read = any(
+        any(behind.get(t) for t in use.data) and not use.leaves <= meeting.leaves for use in own_uses
+    )
+    return is_read or _is_scored(case, scan, meeting)
+
+
+def _is_scored(case: Case, scan: _Scan, meeting: Meeting) -> bool:
+    """Whether an op combines what is cut off with a result of the same leaves, as the log-probability of a sample
+    does."""
+    behind = groups_behind(case.query, scan.ways, dict.fromkeys(meeting.leaves, 1))
     return any(
         other.cut == meeting.cut and not other.layered and any(behind.get(one) for one in other.live)
         for other in scan.meetings

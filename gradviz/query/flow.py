@@ -30,6 +30,7 @@ from gradviz.query.ops import (
 )
 from gradviz.query.query import Query
 from gradviz.query.source_trees import trees
+from gradviz.sets import contained
 from gradviz.tracefile import Site
 
 MOST = 200_000  # the most tensors that a search in the whole run visits
@@ -359,7 +360,8 @@ class Ways:
         return steps
 
     def _of_op(self, event: int, tensor: int, is_write: bool) -> list[Hop]:
-        blocks = not self.query.nodes.of_op(event) or self._is_without_gradient(event, tensor)
+        passes = self.query.nodes.of_op(event) and event not in self._graph.flat
+        blocks = not passes or self._is_without_gradient(event, tensor)
         sources = [one for one in dict.fromkeys(self._graph.inputs(event)) if one and one != tensor]
         return [Hop(source, event, blocks, blocks and is_write) for source in sources]
 
@@ -442,6 +444,12 @@ class Downstream:
         self._starts, self._inputs = [0, *np.cumsum(inputs.counts).tolist()], inputs.values.tolist()
         self.of_several = set(ops.events[outputs.counts > 1].tolist())
         """The ops with several results."""
+        zero = [
+            number for number, rule in query.trace.rules.items() if {one for _, one in rule.inputs} == {"0"}
+        ]
+        is_flat = contained(ops["rule"], zero) & (inputs.firsts != outputs.firsts)
+        self.flat = set(ops.events[is_flat].tolist())
+        """The ops whose derivatives are 0 everywhere, such as `round` and `torch.normal`, but for writes."""
         is_view = (
             (inputs.counts == 1) & ~query.trace.named(ops["op"], LOOKUPS) & ~query.tensors.are_collectives
         )
@@ -511,8 +519,10 @@ def _uses(query: Query, ways: Ways) -> list[Use]:
 
 
 def _events(query: Query, ways: Ways) -> list[int]:
-    """The ops with a node that computed tensors with an open way to a root, in order, without ops inside a pass."""
+    """The ops with a node and a derivative that computed tensors with an open way to a root, in order, without ops
+    inside a pass."""
     makers = {event for event in map(query.tensors.maker, ways.reached_openly) if event is not None}
+    makers -= query.of(Downstream).flat
     events = np.array(sorted(event for event in makers if query.nodes.of_op(event)), int)
     return events[~query.passes.contains(events)].tolist()
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gradviz.diagnose.blocked import blocks
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.cut_cures import how_cut, without_cut
 from gradviz.diagnose.cuts import Cut, Place, equal_sides, partial_cuts
@@ -105,9 +106,10 @@ def _not_returned(case: Case) -> Iterator[Found]:
 
 
 def _partial(case: Case) -> Iterator[Found]:
-    """The cuts beside open paths behind which every leaf gets a gradient. A leaf without a gradient has a finding of
-    its own. A library cuts on purpose, and no line of the program could mend it."""
+    """The cuts beside open paths behind which every leaf gets a gradient. A leaf without one, or with zeros only, has a
+    finding of its own. A library cuts on purpose, and no line of the program could mend it."""
     lacking_leaves = {lack.leaf for lack in case.of(lacking)}
+    lacking_leaves.update(leaf for block in case.of(blocks) for leaf in block.leaves)
     for cut in case.of(partial_cuts):
         if not lacking_leaves.isdisjoint(cut.leaves) or case.query.places.is_in_library(cut.event):
             continue
@@ -129,7 +131,9 @@ def _told(case: Case, cut: Cut, why: str) -> str:
     leaves, is_one = case.called(cut.leaves), len(cut.leaves) == 1
     name, lose = case.words.called(cut.tensor), f"{leaves} get{'s' * is_one} no gradient"
     if cut.place is Place.TERM:
-        return f"{cut.reading or name} is added to the loss without its graph: {lose} from {name}"
+        is_flat = not cut.reading and cut.event in case.downstream.flat
+        lacks = f", and {why}" if is_flat else " without its graph"
+        return f"{cut.reading or name} is added to the loss{lacks}: {lose} from {name}"
     if cut.place is Place.USE:
         root, reader = case.words.called(cut.root), case.at(cut.reader)
         ways = f"one of two ways from {leaves} to {root} is cut here"

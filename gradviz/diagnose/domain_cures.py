@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gradviz.diagnose.case import Case
-from gradviz.diagnose.fix import Fix, typed_for
+from gradviz.diagnose.fix import Fix, code_of, typed_for
 from gradviz.events.kinds import OpRan
 from gradviz.events.values import Stat
 from gradviz.query.functions_of_source import called
@@ -201,5 +201,5 @@ def _bracketed(node: ast.expr) -> str:
 
 def _in_place_of(text: str, node: ast.expr, reason: str = "", line: int = 0) -> Fix:
     """The cure that puts a text in the place of an expression, on the line of the finding or on another line."""
-    new, old = re.sub(r"(?<=\de-)0(?=\d)", "", text), ast.unparse(node)  # 1e-6, not 1e-06
+    new, old = code_of(_parsed(text)), ast.unparse(node)
     return Fix(f"{new}  # in place of {old}{reason}", typed_for(old, new, line))

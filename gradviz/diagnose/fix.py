@@ -15,7 +15,7 @@ import re
 import shutil
 import tokenize
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -407,7 +407,15 @@ def patch_of(query: Query, site: Site, tensors: tuple[int, ...], edits: Edits) -
     if source is None or not made:
         return None
     patch = Patch(site.place.file, source.text, made)
-    return patch if patch.after != patch.before and _parsed(patch.after) is not None else None
+    after = _parsed(patch.after)
+    if after is None or patch.after == patch.before:
+        return None
+    line = next(patch.replacements)[0]
+    for node in after.nodes(line):
+        if isinstance(node, ast.Assign) and [*map(ast.unparse, node.targets)] == [ast.unparse(node.value)]:
+            statement = source.statement_at(line)
+            return replace(patch, edits=(source.removed(statement),)) if statement is not None else None
+    return patch
 
 
 class _Sources:
@@ -441,16 +449,89 @@ def typed_as(code: str) -> Edits:
 
 
 def typed_for(old: str, new: str, line: int = 0) -> Edits:
-    """Puts an expression in the place of the expression `old`, as `ast.unparse` writes it, that begins on the line of
-    the finding, or on another line."""
+    """Makes an expression the expression `new`: the expression `old`, as `ast.unparse` writes it, that begins on the
+    line of the finding, or on another line."""
 
     def edits(spot: Spot) -> list[Edit]:
         for node in spot.source.nodes(line or spot.site.place.line):
             if isinstance(node, ast.expr) and ast.unparse(node) == old:
-                return [spot.source.replaced(node, new)]
+                return rewritten(spot.source, node, new)
         return []
 
     return edits
+
+
+def rewritten(source: SourceText, node: ast.expr, new: str) -> list[Edit]:
+    """The fewest edits that make an expression the expression `new`. Parts that it keeps stay as they are written, with
+    their comments and line ends."""
+    sure = [source.replaced(node, f"({new})")]
+    meaning = _meaning(source, sure)
+    wanted = ast.parse(new, mode="eval").body
+    for edits in [*_changes(source, node, wanted)], [source.replaced(node, new)]:
+        if _meaning(source, edits) == meaning:
+            return edits
+    return sure
+
+
+def _meaning(source: SourceText, edits: list[Edit]) -> str:
+    """What a program says with edits, however it is written; empty if that is no Python."""
+    parsed = _parsed(source.edited(edits))
+    return ast.dump(parsed.tree) if parsed is not None else ""
+
+
+def _changes(source: SourceText, old: ast.AST, new: ast.AST) -> Iterator[Edit]:
+    """Edits that make the code of `old` say `new`, in the parts that differ."""
+    start, end = source.span(old)
+    if ast.dump(old) == ast.dump(new):
+        return
+    if kept := [part for part in ast.walk(old) if ast.dump(part) == ast.dump(new)]:
+        first, last = source.span(kept[0])
+        yield from (Edit(start, first, ""), Edit(last, end, ""))
+    elif any(ast.dump(part) == ast.dump(old) for part in ast.walk(new)):
+        before, _, after = code_of(_Marked(old).visit(new)).partition(_MARK)
+        if isinstance(old, _WITHOUT_BRACKETS) and after.startswith("."):
+            before, after = f"{before}(", f"){after}"
+        elif isinstance(new, _WITHOUT_BRACKETS) and isinstance(source.parent(old), _WITHOUT_BRACKETS):
+            before, after = f"({before}", f"{after})"
+        yield from (Edit(start, start, before), Edit(end, end, after))
+    elif isinstance(old, ast.Call) and len(getattr(new, "keywords", ())) == len(old.keywords) + 1:
+        yield with_keyword(source, old, ast.unparse(new.keywords[-1]))  # type: ignore[attr-defined]
+    elif _form(old) == _form(new):
+        for one, other in zip(_parts(old), _parts(new), strict=False):
+            yield from _changes(source, one, other)
+    else:
+        yield source.replaced(old, code_of(new))
+
+
+def code_of(node: ast.AST) -> str:
+    """The code of a node, with 1e-6 and not 1e-06."""
+    return re.sub(r"(?<=\de-)0(?=\d)", "", ast.unparse(node))
+
+
+def _parts(node: ast.AST) -> list[ast.AST]:
+    return [child for child in ast.iter_child_nodes(node) if hasattr(child, "lineno")]
+
+
+def _form(node: ast.AST) -> str:
+    """A node as text, with a sign in the place of each part."""
+    text = ast.dump(node)
+    for part in _parts(node):
+        text = text.replace(ast.dump(part), "_", 1)
+    return text
+
+
+_MARK = "_old_"
+
+
+class _Marked(ast.NodeTransformer):
+    """Puts the name `_old_` in the place of the parts of an expression that are equal to `old`."""
+
+    def __init__(self, old: ast.AST) -> None:
+        self.old = ast.dump(old)
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        """The node, with its parts."""
+        return ast.Name(_MARK) if ast.dump(node) == self.old else super().visit(node)
 
 
 def removed(spot: Spot) -> list[Edit]:
@@ -465,7 +546,10 @@ def with_keyword(source: SourceText, call: ast.Call, keyword: str) -> Edit:
         if known.arg == name:
             return source.replaced(known, keyword)
     end = source.span(call)[1] - 1
-    return Edit(end, end, f", {keyword}" if call.args or call.keywords else keyword)
+    given = [*call.args, *call.keywords]
+    last = max(source.span(one)[1] for one in given) if given else end
+    at = end if ")" in source.text[last:end] else last  # not behind a comma at the end
+    return Edit(at, at, f", {keyword}" if given else keyword)
 
 
 def argument_of(call: ast.Call) -> ast.expr | None:
@@ -478,7 +562,10 @@ def argument_of(call: ast.Call) -> ast.expr | None:
 def bracketed(source: SourceText, value: ast.expr) -> str:
     """The text of an expression, in brackets if a dot behind it needs them."""
     code = source.code(value)
-    return f"({code})" if isinstance(value, ast.BinOp | ast.UnaryOp | ast.IfExp) else code
+    return f"({code})" if isinstance(value, _WITHOUT_BRACKETS) else code
+
+
+_WITHOUT_BRACKETS = ast.BinOp | ast.UnaryOp | ast.IfExp | ast.BoolOp | ast.Compare | ast.Lambda
 
 
 def as_leaf(name: str) -> Edits:

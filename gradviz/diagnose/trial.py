@@ -199,10 +199,13 @@ def _leaf_of(finding: Finding, before: Query, after: Query) -> str:
 
 
 def _rms(query: Query, leaf: str) -> float | None:
-    """The size of the last gradient of the leaf of a name; None if it got none."""
+    """The size of the last gradient of the leaf of a name, or of the only leaf whose name ends with it, as that of a
+    module that the edit has registered; None if no gradient came to such a leaf."""
     came = query.trace.table(Kind.ACCUMULATED)
-    named = [tensor for tensor in set(came["tensor"].tolist()) if leaf and _name(query, tensor) == leaf]
-    rows = np.flatnonzero(np.isin(came["tensor"], named))[-1:]
+    names = {tensor: _name(query, tensor) for tensor in set(came["tensor"].tolist())}
+    named = [tensor for tensor, name in names.items() if leaf and name == leaf]
+    longer = [tensor for tensor, name in names.items() if leaf and name.endswith(f".{leaf}")]
+    rows = np.flatnonzero(np.isin(came["tensor"], named or longer[: len(longer) == 1]))[-1:]
     states = query.trace.states
     sizes = states.stats[states.rows_of(came["gradient"][rows], came.events[rows]), Stat.RMS]
     return float(sizes[0]) if len(sizes) else None
@@ -285,8 +288,10 @@ def _in_short(finding: Finding) -> str:
 
 def _gradient(progress: Progress) -> str:
     """The gradient of the leaf in words; empty if the finding is about no leaf."""
-    rms = "None" if progress.rms is None else f"rms {number(progress.rms, 3)}"
-    return f"{clean(progress.leaf)}.grad {rms}" if progress.leaf else ""
+    leaf = clean(progress.leaf)
+    if progress.rms is None:
+        return f"{leaf} without gradient" if leaf else ""
+    return f"{leaf}.grad rms {number(progress.rms, 3)}"
 
 
 def _gone(tried: Tried) -> str:

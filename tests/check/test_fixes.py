@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gradviz.diagnose.fix import SourceText, rewritten
 from gradviz.diagnose.text import as_sarif
 from tests.zoo_programs import ALL, checked
 
@@ -104,3 +105,26 @@ def test_advice_has_no_sarif_fix(tmp_path: Path) -> None:
     report = checked(program, tmp_path)
     assert report.findings[0].patch is None
     assert "fixes" not in as_sarif(report)["runs"][0]["results"][0]
+
+
+EXPRESSIONS = {
+    "a part around another": (
+        "torch.log(\n    p*q,  # why\n)", "torch.log(p * q)", "torch.log((p * q).clamp(min=1e-8))",
+        "torch.log(\n    (p*q).clamp(min=1e-8),  # why\n)",
+    ),
+    "a part that stays": ("F.softmax(net( x ), dim=1)", "F.softmax(net(x), dim=1)", "net(x)", "net( x )"),
+    "a part that needs brackets": ("2*(a+b).detach()", "(a + b).detach()", "a + b", "2*(a + b)"),
+    "a part inside": ("a.sum()**0.5", "a.sum() ** 0.5", "(a.sum() + 1e-12) ** 0.5", "(a.sum() + 1e-12)**0.5"),
+    "an argument before a comma": ("f(x,  # x\n)", "f(x)", "f(x, dim=1)", "f(x, dim=1,  # x\n)"),
+    "an argument in brackets": ("f((x))", "f(x)", "f(x, dim=1)", "f((x), dim=1)"),
+    "other arguments": ("Loss(a, b,k=1)", "Loss(a, b, k=1)", "Loss(k=1)(a, b)", "Loss(k=1)(a, b)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "old", "new", "expected"), EXPRESSIONS.values(), ids=EXPRESSIONS)
+def test_an_edit_of_an_expression_keeps_what_stays_as_it_is_written(
+    code: str, old: str, new: str, expected: str
+) -> None:
+    source = SourceText(f"y = {code}\n")
+    node = next(n for n in ast.walk(source.tree) if isinstance(n, ast.expr) and ast.unparse(n) == old)
+    assert source.edited(rewritten(source, node, new)) == f"y = {expected}\n"

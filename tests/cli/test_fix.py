@@ -143,6 +143,14 @@ def test_a_program_without_a_finding_has_nothing_to_cure(script: Path) -> None:
     assert (done.exit_code, done.stdout) == (0, "no finding, so there is nothing to cure\n")
 
 
+def test_a_name_is_not_assigned_to_itself(script: Path) -> None:
+    script.write_text(
+        "import torch\nw = torch.ones(2, requires_grad=True)\nh = w * 2\n"
+        "h = h.detach()\n(h * w).sum().backward()\nh.sum().backward()\n"
+    )
+    assert "-h = h.detach()\n (h * w)" in fixed("train.py").stdout
+
+
 def test_a_finding_is_chosen_by_its_number(script: Path) -> None:
     script.write_text(FORGOTTEN + ADVISED.replace("loss.backward()", "loss.sqrt()"))
     invoked(["trace", "--engine", "numpy", "train.py", "3"])

@@ -25,7 +25,7 @@ from math import prod
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.constants import carried_into
 from gradviz.diagnose.finding import ERROR
-from gradviz.diagnose.fix import Edit, Fix, Spot, detached_in_each_round, under_no_grad
+from gradviz.diagnose.fix import Edit, Fix, Spot, bracketed, detached_in_each_round, under_no_grad
 from gradviz.diagnose.own_words import by_expressions
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.events.kinds import NodeMade
@@ -219,7 +219,7 @@ def _with_a_new_tensor(spot: Spot) -> list[Edit]:
     if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
         target = statement.target.id
         sign = _SIGNS.get(type(statement.op))
-        code = f"{target} = {target} {sign} ({source.code(statement.value)})"
+        code = f"{target} = {target} {sign} {bracketed(source, statement.value)}"
         return [source.replaced(statement, code)] if sign is not None else []
     for call in (node for node in ast.walk(statement) if isinstance(node, ast.Call)):
         name = called(call)

@@ -52,8 +52,11 @@ ADVISED = {
     "scheduler-order: a schedule stepped per micro-batch",
     "silent-write: an alias that was saved",
     "stale-graph: a scale that is derived once",
+    "stale-graph: a closure that evaluates the loss of old values",
+    "stale-graph: a closure that runs no pass",
     "stale-graph: prototypes of an encoder that is trained",
     "stale-optimizer: another head",
+    "stale-optimizer: two optimizers that step with the same gradients",
     "unused-parameter: a bias",
     "unused-parameter: a layer that is initialised and never called",
     "stale-gradient: the norms of two losses are read without clearing between",
@@ -127,6 +130,11 @@ def test_with_the_cure_of_a_program_for_pytorch_there_is_no_finding(program: Pro
     assert cure is not None
     after = checked(Program(program.name, "cured", cure.after), tmp_path, engine="torch")
     assert [f.message for f in after.at_least("warning")] == [], cure.diff
+
+
+def test_the_programs_whose_cure_is_advice_are_there() -> None:
+    assert ADVISED <= {program.name for program in ALL}
+    assert ADVISED_RULES <= {program.rule for program in ALL}
 
 
 @pytest.mark.parametrize("program", [p for p in BROKEN if is_advice(p)], ids=lambda program: program.name)

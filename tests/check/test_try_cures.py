@@ -133,8 +133,8 @@ def test_with_the_cure_of_a_program_for_pytorch_there_is_no_finding(program: Pro
 
 
 def test_the_programs_whose_cure_is_advice_are_there() -> None:
-    assert ADVISED <= {program.name for program in ALL}
-    assert ADVISED_RULES <= {program.rule for program in ALL}
+    assert {program.name for program in ALL} >= ADVISED
+    assert {program.rule for program in ALL} >= ADVISED_RULES
 
 
 @pytest.mark.parametrize("program", [p for p in BROKEN if is_advice(p)], ids=lambda program: program.name)

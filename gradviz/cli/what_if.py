@@ -11,7 +11,7 @@ from rich.console import Console, Group
 from gradviz.cli.common import fail, json_option, opened, pass_option, trace_argument
 from gradviz.compare.compiled import compiled as compiled_pass
 from gradviz.compare.compiled import compiled_json, compiled_text
-from gradviz.replay.changed_pass import DTYPES
+from gradviz.replay.changed_pass import DTYPES, scaled_step
 from gradviz.replay.changed_pass import what_if as what_if_of
 from gradviz.replay.changed_pass_text import (
     samples_json,
@@ -23,7 +23,6 @@ from gradviz.replay.changed_pass_text import (
 )
 from gradviz.replay.outcome import Runner
 from gradviz.replay.samples import samples as samples_of
-from gradviz.replay.scaled_step import scaled_step
 from gradviz.words.escape import json_text
 from gradviz.words.words import Words
 

@@ -24,7 +24,10 @@ from gradviz.compare.difference import (
     Lines,
     Norm,
     Parting,
+    Shared,
     Spot,
+    Stretch,
+    Timeline,
     aligned,
     apart,
     changed_lines,
@@ -35,7 +38,6 @@ from gradviz.query.at_points import redefined, version_of
 from gradviz.query.curves import norm_of
 from gradviz.query.optimizer_steps import settings_of
 from gradviz.query.query import Query
-from gradviz.query.run_items import Shared, Stretch, Timeline
 from gradviz.sets import contained
 from gradviz.system.paths import file_name
 from gradviz.tracefile import Trace, open_trace

@@ -14,10 +14,9 @@ from gradviz.events.kinds import CallMade
 from gradviz.events.values import stats_of
 from gradviz.query.at_points import version_of
 from gradviz.query.copies import largest_change, same_bits
-from gradviz.replay.changed_pass import BadOrigin, Changed, WhatIf
+from gradviz.replay.changed_pass import BadOrigin, Changed, ScaledStep, Step, WhatIf
 from gradviz.replay.outcome import Check
 from gradviz.replay.samples import MOST, Samples, Term
-from gradviz.replay.scaled_step import ScaledStep, Step
 from gradviz.words.defined_points import called
 from gradviz.words.escape import clean, json_number
 from gradviz.words.numbers import SHOWN, array_text, few_of, listed, number, plural

@@ -20,8 +20,8 @@ from gradviz.events.kinds import CallMade, Kind
 from gradviz.query.optimizer_steps import event_after_step
 from gradviz.query.query import Query
 from gradviz.query.replayable_functions import AUTOCASTING, DIFFERENTIATES, NAMES, settings_of
+from gradviz.replay.changed_pass import step_behind
 from gradviz.replay.plan import Call, Input, Plan, ReplayError, argument_of
-from gradviz.replay.scaled_step import step_behind
 from gradviz.tracefile.expected import as_is
 from gradviz.tracefile.file import journal_of
 from gradviz.tracefile.reader import Trace

@@ -15,8 +15,8 @@ import gradviz.engine as torch
 import gradviz.engine.nn.functional as F
 from gradviz.engine import nn
 from gradviz.query.query import Query
+from gradviz.replay.changed_pass import ScaledStep, scaled_step
 from gradviz.replay.plan import ReplayError
-from gradviz.replay.scaled_step import ScaledStep, scaled_step
 from gradviz.sources.torch_replay import runner_of
 from gradviz.tracefile import open_trace
 from gradviz.words.words import Words

@@ -23,7 +23,7 @@ from gradviz.events.kinds import REQUIRES_GRAD
 from gradviz.events.listener import NO_RULE, Listener, State, Where, edges_of
 from gradviz.sources.torch_recorder.calls import op_of_node
 from gradviz.sources.torch_recorder.compiling import is_compiled_node
-from gradviz.sources.torch_recorder.function_nodes import (
+from gradviz.sources.torch_recorder.custom_functions import (
     HAS_GRAD_BUFFERS,
     RunningFunction,
     takes_no_hook_behind,

@@ -20,15 +20,15 @@ from gradviz.events.kinds import COMPILED
 from gradviz.events.listener import Listener
 from gradviz.sources.on_import import AroundImports, OnImport
 from gradviz.sources.torch_needs import optional
-from gradviz.sources.torch_recorder import calls, collectives, function_nodes, tensor_values
+from gradviz.sources.torch_recorder import calls, collectives, custom_functions, tensor_values
 from gradviz.sources.torch_recorder.arguments import outputs_of, tensors_in
 from gradviz.sources.torch_recorder.backward import registering
 from gradviz.sources.torch_recorder.collectives import Collectives
 from gradviz.sources.torch_recorder.compiling import Captures, compiling, is_compiled, prepare_dynamo
+from gradviz.sources.torch_recorder.custom_functions import ComparedFunctions
 from gradviz.sources.torch_recorder.engine import Refusals, watched
 from gradviz.sources.torch_recorder.fetching import FETCHER
 from gradviz.sources.torch_recorder.forward import Forward
-from gradviz.sources.torch_recorder.function_checks import ComparedFunctions
 from gradviz.sources.torch_recorder.histograms import Binning, LeafHistograms
 from gradviz.sources.torch_recorder.kernels import Kernels
 from gradviz.sources.torch_recorder.known_things import version_of
@@ -160,7 +160,7 @@ class TorchRecorder:
         put = self.replaced_in_detail.put
         if (register := optional(torch, "autograd.Function._register_hook")) is not None:
             put(Function, "_register_hook", staticmethod(registering(register)))
-        for owner, name, new in function_nodes.replacements(self.source):
+        for owner, name, new in custom_functions.replacements(self.source):
             put(owner, name, new)
         put(Function, "apply", classmethod(self._applying(vars(Function)["apply"])))
         put(type(torch.nn.Parameter), "__call__", self._making_parameters())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gradviz.diagnose.finding import ERROR, WARNING, Finding
-from gradviz.diagnose.rules.detached_path import RULE as DETACHED_PATH
+from gradviz.diagnose.rules.detached_path import detached_path
 from gradviz.events.kinds import Kind, TensorMade
 from gradviz.graph.model import LEAF, OP, TENSOR, Graph, Node
 from gradviz.tracefile import Trace
@@ -51,7 +51,7 @@ def _mark_cuts(graph: Graph, trace: Trace, findings: list[Finding]) -> None:
     """Mark the edges at whose cut a finding says that a gradient was due. A lesson's finding is only a note, but its
     gradient is missing all the same."""
     named = [one for finding in findings for one in (finding, *finding.consequences) if one.events]
-    cuts = {one.events[0] for one in named if one.rule == DETACHED_PATH.id}
+    cuts = {one.events[0] for one in named if one.rule == detached_path.id}
     views = {made.tensor for cut in cuts if isinstance(made := trace.event(cut), TensorMade)}
     for edge in graph.edges:
         if edge.cut:

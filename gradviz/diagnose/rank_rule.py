@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from gradviz.diagnose.finding import Finding
@@ -48,8 +48,12 @@ class RankRule:
     id: str
     severity: str
     looks_for: str
-    search: Callable[[Replicas], Iterator[RankFound]]
+    search: Callable[[Replicas], Iterator[RankFound]] = lambda ranks: iter(())
     needs: tuple[Callable[[Replicas], bool], ...] = ()
+
+    def __call__(self, search: Callable[[Replicas], Iterator[RankFound]]) -> RankRule:
+        """The rule with the search that it decorates."""
+        return replace(self, search=search)
 
     @property
     def opt_in(self) -> bool:
@@ -74,13 +78,6 @@ class RankRule:
                 number=found.pass_number,
                 ranks=found.ranks,
             )
-
-
-def rank_rule(
-    id: str, severity: str, looks_for: str, *needs: Callable[[Replicas], bool]
-) -> Callable[[Callable[[Replicas], Iterator[RankFound]]], RankRule]:
-    """Makes a rule of the search that it decorates."""
-    return lambda search: RankRule(id, severity, looks_for, search, needs)
 
 
 # --- words

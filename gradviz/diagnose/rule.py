@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from gradviz.diagnose.case import Case
@@ -58,7 +58,7 @@ class Rule:
     id: str
     severity: str
     looks_for: str
-    search: Callable[[Case], Iterable[Found]]
+    search: Callable[[Case], Iterable[Found]] = lambda case: ()
     needs: tuple[Need, ...] = ()
     follows: tuple[str, ...] = ()
     opt_in: bool = False
@@ -66,6 +66,14 @@ class Rule:
     threshold: Threshold | None = None
     asked_for_it: Callable[[Case], bool] = lambda case: False
     left_out: Callable[[Case], Iterable[tuple[str, str]]] = lambda case: ()
+
+    def __call__(self, search: Callable[[Case], Iterable[Found]]) -> Rule:
+        """The rule with the search that it decorates."""
+        return replace(self, search=search)
+
+    def threshold_in(self, case: Case) -> float:
+        """The threshold by the settings of a case."""
+        return case.settings.threshold(self.id, self.threshold)
 
 
 def unmet(case: Case) -> set[Need]:

@@ -421,8 +421,9 @@ def test_the_texts_of_a_finding_are_escaped_whatever_a_rule_puts_into_them(
 def test_a_rule_has_a_file_that_defines_it(rule: object) -> None:
     from importlib import import_module
 
-    module = import_module(f"gradviz.diagnose.rules.{rule.id.replace('-', '_')}")  # type: ignore[attr-defined]
-    assert module.RULE is rule
+    name = rule.id.replace("-", "_")  # type: ignore[attr-defined]
+    module = import_module(f"gradviz.diagnose.rules.{name}")
+    assert getattr(module, name) is rule
     assert (module.__doc__ or "").startswith(f"`{rule.id}`: ")  # type: ignore[attr-defined]
 
 

@@ -14,8 +14,8 @@ from gradviz.diagnose.rank_rule import (
     ARE_REPLICAS,
     AVERAGE,
     RankFound,
+    RankRule,
     named,
-    rank_rule,
     site_of_event,
     site_of_step,
     site_of_tensor,
@@ -47,7 +47,7 @@ _KEPT = {"MAX": "the largest", "MIN": "the smallest", "PRODUCT": "the product"}
 # --- none is averaged
 
 
-@rank_rule("ranks-unreduced", WARNING, "gradients that no rank averages")
+@RankRule("ranks-unreduced", WARNING, "gradients that no rank averages")
 def unreduced(ranks: Replicas) -> Iterator[RankFound]:
     """`ranks-unreduced`: the model begins with the same parameters on all ranks, but the ranks average no gradient.
 
@@ -194,7 +194,7 @@ def _computed(query: Query, tensor: int, until: int) -> Snapshot | None:
 # --- some are averaged
 
 
-@rank_rule("ranks-apart", WARNING, "gradients that differ at a step, though others are averaged")
+@RankRule("ranks-apart", WARNING, "gradients that differ at a step, though others are averaged")
 def apart(ranks: Replicas) -> Iterator[RankFound]:
     """`ranks-apart`: a gradient differs between the ranks when the optimizer steps, though the ranks average other
     gradients.
@@ -263,8 +263,11 @@ def _frozen(ranks: Replicas, difference: Difference) -> tuple[str, ...]:
     return frozen.names if frozen is not None else ()
 
 
-@rank_rule(
-    "ranks-hooks", WARNING, "gradients that hooks change on some ranks alone", ARE_AVERAGED, ARE_REPLICAS
+@RankRule(
+    "ranks-hooks",
+    WARNING,
+    "gradients that hooks change on some ranks alone",
+    needs=(ARE_AVERAGED, ARE_REPLICAS),
 )
 def hooks(ranks: Replicas) -> Iterator[RankFound]:
     """`ranks-hooks`: a hook changes the gradient of a parameter on some ranks alone, before the ranks average it.
@@ -329,7 +332,9 @@ def hooked(query: Query) -> list[dict[str, tuple[int, int]]]:
 # --- no mean
 
 
-@rank_rule("ranks-sum", NOTE, "gradients that are summed over the ranks, and not divided", ARE_AVERAGED)
+@RankRule(
+    "ranks-sum", NOTE, "gradients that are summed over the ranks, and not divided", needs=(ARE_AVERAGED,)
+)
 def sum_(ranks: Replicas) -> Iterator[RankFound]:
     """`ranks-sum`: a gradient is summed over the ranks, and nothing divides it by the number of ranks before the step,
     though the loss is a mean. Or it is reduced twice, or divided by another number, or reduced to another result than

@@ -12,12 +12,12 @@ from gradviz.diagnose.rank_rule import (
     ARE_REPLICAS,
     LONGEST,
     RankFound,
+    RankRule,
     each_rank,
     expression_at,
     named,
     odd_among,
     odd_ranks,
-    rank_rule,
     site_of_event,
     site_of_optimizer,
     site_of_step,
@@ -43,7 +43,7 @@ _SEED = "torch.manual_seed(0)  # before the model is made; or dist.broadcast(p.d
 _SHARE = "dist.broadcast(p.data, 0)  # for each parameter, on each rank, after this line"
 
 
-@rank_rule("ranks-frozen", WARNING, "parameters that some ranks have frozen, and others have not")
+@RankRule("ranks-frozen", WARNING, "parameters that some ranks have frozen, and others have not")
 def frozen(ranks: Replicas) -> Iterator[RankFound]:
     """`ranks-frozen`: all ranks have the same model, but on some ranks a parameter is frozen (`requires_grad` is
     False).
@@ -103,7 +103,7 @@ def _has_failed(query: Query, message: str) -> bool:
     return any(message in failure.message for failure in failures(query))
 
 
-@rank_rule("ranks-unused", WARNING, "parameters that ranks do not all use, where all wait for them")
+@RankRule("ranks-unused", WARNING, "parameters that ranks do not all use, where all wait for them")
 def unused(ranks: Replicas) -> Iterator[RankFound]:
     """`ranks-unused`: a parameter gets a gradient on some ranks alone. DistributedDataParallel waits for the gradient
     on all ranks, and refuses to go on.
@@ -167,7 +167,7 @@ def _reached(query: Query, pass_number: int) -> list[str]:
     return [name for tensor in tensors if (name := query.trace.parameters.get(tensor))]
 
 
-@rank_rule("ranks-collectives", WARNING, "ranks whose collectives are not the same, in the same order")
+@RankRule("ranks-collectives", WARNING, "ranks whose collectives are not the same, in the same order")
 def calls(ranks: Replicas) -> Iterator[RankFound]:
     """`ranks-collectives`: the n-th collective of a rank is not that of the other ranks: it is another collective, has
     another shape, is missing, or belongs to another parameter.
@@ -212,7 +212,7 @@ def _called(call: Collective | None) -> str:
     return f"{call.name} of shape {call.shape}" if call.has_tensor else call.name
 
 
-@rank_rule("ranks-steps", WARNING, "ranks that make fewer steps than others", ARE_AVERAGED)
+@RankRule("ranks-steps", WARNING, "ranks that make fewer steps than others", needs=(ARE_AVERAGED,))
 def steps(ranks: Replicas) -> Iterator[RankFound]:
     """`ranks-steps`: a rank makes fewer steps than the others, though the ranks average their gradients.
 
@@ -254,7 +254,7 @@ def steps(ranks: Replicas) -> Iterator[RankFound]:
     )
 
 
-@rank_rule("ranks-start", WARNING, "replicas that differ before the first step", ARE_AVERAGED)
+@RankRule("ranks-start", WARNING, "replicas that differ before the first step", needs=(ARE_AVERAGED,))
 def start(ranks: Replicas) -> Iterator[RankFound]:
     """`ranks-start`: parameters differ between the ranks before the first pass, though the ranks average their
     gradients.
@@ -317,8 +317,11 @@ def _last_write(query: Query, tensor: int) -> int:
     return next((event for event in later[::-1] if query.tensors.writer(event) != "broadcast"), 0)
 
 
-@rank_rule(
-    "ranks-settings", WARNING, "optimizers with other settings on some ranks", ARE_AVERAGED, ARE_REPLICAS
+@RankRule(
+    "ranks-settings",
+    WARNING,
+    "optimizers with other settings on some ranks",
+    needs=(ARE_AVERAGED, ARE_REPLICAS),
 )
 def settings(ranks: Replicas) -> Iterator[RankFound]:
     """`ranks-settings`: an optimizer steps with other settings on one rank than on another: another learning rate,
@@ -359,7 +362,7 @@ def settings(ranks: Replicas) -> Iterator[RankFound]:
         )
 
 
-@rank_rule("ranks-mode", WARNING, "modules in evaluation mode on some ranks alone", ARE_AVERAGED)
+@RankRule("ranks-mode", WARNING, "modules in evaluation mode on some ranks alone", needs=(ARE_AVERAGED,))
 def mode(ranks: Replicas) -> Iterator[RankFound]:
     """`ranks-mode`: a module is in evaluation mode on some ranks when it is called for a pass, and in training mode on
     others.
@@ -401,8 +404,11 @@ def mode(ranks: Replicas) -> Iterator[RankFound]:
     )
 
 
-@rank_rule(
-    "ranks-drift", WARNING, "replicas that part later, though their gradients are the same", ARE_AVERAGED
+@RankRule(
+    "ranks-drift",
+    WARNING,
+    "replicas that part later, though their gradients are the same",
+    needs=(ARE_AVERAGED,),
 )
 def drift(ranks: Replicas) -> Iterator[RankFound]:
     """`ranks-drift`: parameters that were the same on all ranks begin to differ, though their gradients are the same.
@@ -462,7 +468,7 @@ def _written(query: Query, leaf: int, since: int, until: int) -> int:
     return next((event for event in events if writes.author(event, leaf) not in _NOT_ITS_OWN), 0)
 
 
-@rank_rule("ranks-data", WARNING, "ranks that have the same data", ARE_AVERAGED, ARE_REPLICAS)
+@RankRule("ranks-data", WARNING, "ranks that have the same data", needs=(ARE_AVERAGED, ARE_REPLICAS))
 def data(ranks: Replicas) -> Iterator[RankFound]:
     """`ranks-data`: the ranks compute the same losses, pass by pass: all of them have the same data.
 
@@ -500,8 +506,11 @@ def data(ranks: Replicas) -> Iterator[RankFound]:
     )
 
 
-@rank_rule(
-    "ranks-arguments", WARNING, "ops that ranks call with different numbers", ARE_AVERAGED, ARE_REPLICAS
+@RankRule(
+    "ranks-arguments",
+    WARNING,
+    "ops that ranks call with different numbers",
+    needs=(ARE_AVERAGED, ARE_REPLICAS),
 )
 def arguments(ranks: Replicas) -> Iterator[RankFound]:
     """`ranks-arguments`: an op is called with other numbers on some ranks: another probability of a dropout, another
@@ -589,8 +598,11 @@ def _are_alike(together: Sequence[list[Called]]) -> bool:
     return len({tuple((call.op, call.line, call.shape) for call in calls) for calls in together}) == 1
 
 
-@rank_rule(
-    "ranks-buffers", NOTE, "running statistics that differ between the ranks", ARE_AVERAGED, ARE_REPLICAS
+@RankRule(
+    "ranks-buffers",
+    NOTE,
+    "running statistics that differ between the ranks",
+    needs=(ARE_AVERAGED, ARE_REPLICAS),
 )
 def buffers(ranks: Replicas) -> Iterator[RankFound]:
     """`ranks-buffers`: the running statistics of a normalisation differ between the ranks when they are used again.
@@ -629,8 +641,11 @@ def buffers(ranks: Replicas) -> Iterator[RankFound]:
     )
 
 
-@rank_rule(
-    "ranks-dropout", NOTE, "dropout that drops the same elements on all ranks", ARE_AVERAGED, ARE_REPLICAS
+@RankRule(
+    "ranks-dropout",
+    NOTE,
+    "dropout that drops the same elements on all ranks",
+    needs=(ARE_AVERAGED, ARE_REPLICAS),
 )
 def dropout(ranks: Replicas) -> Iterator[RankFound]:
     """`ranks-dropout`: dropout drops the same elements of different data on all ranks: their random numbers are the

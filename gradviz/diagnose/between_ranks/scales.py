@@ -15,11 +15,11 @@ from gradviz.diagnose.rank_rule import (
     ARE_AVERAGED,
     LONGEST,
     RankFound,
+    RankRule,
     each_rank,
     expression_at,
     named,
     odd_among,
-    rank_rule,
     site_of_event,
 )
 from gradviz.events.kinds import Kind, OpRan
@@ -38,7 +38,7 @@ from gradviz.words.numbers import number, plural
 # --- gradients that lie on the ranks in parts
 
 
-@rank_rule("ranks-clip", WARNING, "parts of a gradient that each rank scales by another factor")
+@RankRule("ranks-clip", WARNING, "parts of a gradient that each rank scales by another factor")
 def clip(ranks: Replicas) -> Iterator[RankFound]:
     """`ranks-clip`: a gradient that lies on the ranks in parts (`fully_shard`, `DTensor`) is scaled by another factor
     on each rank: each part is clipped by its own norm, and not by the norm of the whole gradient.
@@ -148,7 +148,7 @@ class _Write(NamedTuple):
 _Scaled = dict[int, Scaling | None]  # by rank
 
 
-@rank_rule("ranks-early-clip", WARNING, "gradients that are clipped before the ranks average them")
+@RankRule("ranks-early-clip", WARNING, "gradients that are clipped before the ranks average them")
 def early_clip(ranks: Replicas) -> Iterator[RankFound]:
     """`ranks-early-clip`: gradients are clipped on each rank before the ranks average them: each rank scales its
     gradients by another factor.
@@ -299,7 +299,7 @@ def _scaled_by(scaling: Scaling | None) -> str:
 _LEAST = 2  # passes: in a single pass the number may depend on its data
 
 
-@rank_rule("ranks-loss", WARNING, "losses that ranks multiply by different numbers", ARE_AVERAGED)
+@RankRule("ranks-loss", WARNING, "losses that ranks multiply by different numbers", needs=(ARE_AVERAGED,))
 def loss(ranks: Replicas) -> Iterator[RankFound]:
     """`ranks-loss`: the loss is multiplied by a number that is not the same on all ranks, though the ranks average
     their gradients.
@@ -403,7 +403,7 @@ class Added(NamedTuple):
     summed: int
 
 
-@rank_rule("ranks-bias", WARNING, "biases that each rank adds before the ranks sum")
+@RankRule("ranks-bias", WARNING, "biases that each rank adds before the ranks sum")
 def bias(ranks: Replicas) -> Iterator[RankFound]:
     """`ranks-bias`: each rank adds the same bias to its part of a product, before the ranks sum these parts.
 

@@ -80,5 +80,6 @@ _BY_GRAVITY = (
     not_updated, scheduler_order, unused_scheduler, off_loss_path, unused_parameter, graph_leak,
     unscaled_accumulation, vanishing_gradient, exploding_gradient, update_ratio,
 )  # fmt: skip
-RULES: tuple[Rule, ...] = tuple(module.RULE for module in _BY_GRAVITY)
+# The rule of a file has the name of the file.
+RULES: tuple[Rule, ...] = tuple(vars(file)[file.__name__.rpartition(".")[2]] for file in _BY_GRAVITY)
 BY_ID = {rule.id: rule for rule in RULES}

@@ -144,7 +144,13 @@ def _line_in(query: Query, file: str, event: int) -> int:
 _SUM = re.compile(r"(^|_)(total|accum\w*|acc|sum|running|buf(fer)?)(_|$)", re.IGNORECASE)
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "aliased-gradient",
+    WARNING,
+    "a gradient under two names, changed through one and read through the other",
+    needs=(Need.PASSES, Need.START),
+)
+def aliased_gradient(case: Case) -> Iterator[Found]:
     yield from _of_two_leaves(case)
     yield from _kept(case)
 
@@ -203,12 +209,3 @@ def _copied(spot: Spot) -> list[Edit]:
         return []
     end = spot.source.span(statement.value)[1]
     return [Edit(end, end, ".clone()")]
-
-
-RULE = Rule(
-    "aliased-gradient",
-    WARNING,
-    "a gradient under two names, changed through one and read through the other",
-    _search,
-    needs=(Need.PASSES, Need.START),
-)

@@ -48,7 +48,13 @@ _PERTURBED = re.compile(
 _NEAR = 1e-3  # of the change: it is computed in float32
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "ascent",
+    WARNING,
+    "an update by hand that adds the gradient of a loss, which rises",
+    needs=(Need.VALUES, Need.TRAINING, Need.PASSES),
+)
+def ascent(case: Case) -> Iterator[Found]:
     lives = case.training.lives
     by_hand = (lives.whats == STEPPED) & (lives.numbers == BY_HAND)
     found: dict[int, dict[int, int]] = {}
@@ -162,12 +168,3 @@ def _downhill(statement: ast.stmt | None) -> str:
         function = ast.Attribute(call.func.value, "sub_", ast.Load())
         return ast.unparse(ast.Call(function, call.args, call.keywords))
     return ""
-
-
-RULE = Rule(
-    "ascent",
-    WARNING,
-    "an update by hand that adds the gradient of a loss, which rises",
-    _search,
-    needs=(Need.VALUES, Need.TRAINING, Need.PASSES),
-)

@@ -32,7 +32,12 @@ from gradviz.query.source_trees import statement_at
 from gradviz.query.statements import wrong_values
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "backward-result",
+    WARNING,
+    "the result of backward(), which is None, or the tuple of grad() as a gradient",
+)
+def backward_result(case: Case) -> Iterator[Found]:
     yield from _of_nothing(case)
     yield from _of_tuples(case)
 
@@ -145,11 +150,3 @@ def _first_leaf(case: Case, number: int) -> str:
     came = case.trace.table(Kind.ACCUMULATED)
     leaves = sorted(came["tensor"][came["in_pass"] == number].tolist())
     return next((name for leaf in leaves if (name := case.query.names.of(leaf))), "")
-
-
-RULE = Rule(
-    "backward-result",
-    WARNING,
-    "the result of backward(), which is None, or the tuple of grad() as a gradient",
-    _search,
-)

@@ -41,7 +41,14 @@ _KEEP = "retain_graph=True"
 _BEFORE, _AFTER = "before", "after"
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "backward-twice",
+    ERROR,
+    "a second pass through a graph whose saved tensors are freed",
+    follows=("unregistered-parameter", "missing-create-graph"),
+    at_once=True,
+)
+def backward_twice(case: Case) -> Iterator[Found]:
     for error in case.failures:
         if _MESSAGE in error.message:
             earlier = _earlier_pass(case, error)
@@ -210,13 +217,3 @@ def _earlier_pass(case: Case, error: Failure) -> int:
     ran = (received["node"] == error.node) & (received["in_pass"] != error.number)
     earlier = received["in_pass"][ran & (received.events < error.event)]
     return int(earlier[-1]) if len(earlier) else 0
-
-
-RULE = Rule(
-    "backward-twice",
-    ERROR,
-    "a second pass through a graph whose saved tensors are freed",
-    _search,
-    follows=("unregistered-parameter", "missing-create-graph"),
-    at_once=True,
-)

@@ -49,7 +49,14 @@ _OPS = 64  # the most ops of one line that are looked at
 _EXPANDING = "expand"
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "broadcast-surprise",
+    WARNING,
+    "(N, 1) against (N,) on the way to a loss",
+    needs=(Need.DETAILS, Need.PASS),
+    at_once=True,
+)
+def broadcast_surprise(case: Case) -> Iterator[Found]:
     ops = case.trace.table(Kind.OP)
     inputs, outputs = ops.lists("inputs"), ops.lists("outputs")
     two = np.flatnonzero((inputs.counts >= 2) & (outputs.counts == 1) & (ops["in_pass"] == 0))
@@ -175,13 +182,3 @@ def _shape(case: Case, tensor: int) -> tuple[int, ...]:
 
 def _shown(case: Case, tensor: int) -> str:
     return f"({', '.join(map(str, _shape(case, tensor)))}{',' * (len(_shape(case, tensor)) == 1)})"
-
-
-RULE = Rule(
-    "broadcast-surprise",
-    WARNING,
-    "(N, 1) against (N,) on the way to a loss",
-    _search,
-    needs=(Need.DETAILS, Need.PASS),
-    at_once=True,
-)

@@ -47,7 +47,13 @@ from gradviz.query.ops import RANDOM_STARTS
 from gradviz.sets import common
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "broken-tie",
+    WARNING,
+    "a parameter that is made as a copy of another one, so that both are trained apart",
+    needs=(Need.TRAINING, Need.DETAILS),
+)
+def broken_tie(case: Case) -> Iterator[Found]:
     copies = [(leaf, source) for leaf in sorted(case.training.trained) if (source := _source(case, leaf))]
     below = case.downstream if copies else None
     for leaf, source in copies:
@@ -131,12 +137,3 @@ def _shared(spot: Spot) -> list[Edit]:
         else:
             return []
     return [source.replaced(statement.value, source.code(inner))]
-
-
-RULE = Rule(
-    "broken-tie",
-    WARNING,
-    "a parameter that is made as a copy of another one, so that both are trained apart",
-    _search,
-    needs=(Need.TRAINING, Need.DETAILS),
-)

@@ -45,7 +45,13 @@ _CLIPPING = {"clip_grad_norm_", "clip_grad_value_", "clamp_", "clip_", "clamp_mi
 _LEAST = 2.0  # the smallest factor that counts as a scale
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "clip-before-unscale",
+    ERROR,
+    "gradients that are clipped while they carry the scale of the loss",
+    needs=(Need.TRAINING, Need.DETAILS),
+)
+def clip_before_unscale(case: Case) -> Iterator[Found]:
     lives = case.training.lives
     changed = lives.whats == CHANGED
     waiting = changed & (lives.before(lives.whats == ACCUMULATED) > 0)
@@ -108,12 +114,3 @@ def _unscaled(spot: Spot) -> list[Edit]:
         return []
     held = source.code(steps[0].args[0])
     return [source.before(statement, f"{spot.receiver(steps[0])}.unscale_({held})")]
-
-
-RULE = Rule(
-    "clip-before-unscale",
-    ERROR,
-    "gradients that are clipped while they carry the scale of the loss",
-    _search,
-    needs=(Need.TRAINING, Need.DETAILS),
-)

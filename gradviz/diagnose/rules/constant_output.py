@@ -44,7 +44,14 @@ _FLAT = 1e-5  # a spread that may be rounding
 _TINY = 1e-5  # the share of the gradient that rounding lets through
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "constant-output",
+    WARNING,
+    "an op that gives the same for every input",
+    needs=(Need.VALUES, Need.DETAILS, Need.PASSES),
+    follows=("huge-start", "constant-start"),
+)
+def constant_output(case: Case) -> Iterator[Found]:
     blocked = {block.site: block.leaves for block in case.of(blocks)}
     ops, states = case.trace.table(Kind.OP), case.trace.states
     outputs, inputs = ops.lists("outputs"), ops.lists("inputs")
@@ -98,13 +105,3 @@ def _blocks(case: Case, op: int, is_one_entry: bool) -> bool:
 def _highest(case: Case, tensors: np.ndarray, events: np.ndarray) -> float:
     rows = case.trace.states.rows_of(tensors, events)
     return float(np.nan_to_num(case.trace.states.stats[rows[rows >= 0], 3]).max(initial=0.0))
-
-
-RULE = Rule(
-    "constant-output",
-    WARNING,
-    "an op that gives the same for every input",
-    _search,
-    needs=(Need.VALUES, Need.DETAILS, Need.PASSES),
-    follows=("huge-start", "constant-start"),
-)

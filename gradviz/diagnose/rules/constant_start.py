@@ -43,7 +43,13 @@ _FAR = 8  # ops between two layers
 _CURE = "begin with random values, as the layer itself does: torch.nn.init.xavier_uniform_"
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "constant-start",
+    WARNING,
+    "two layers that begin with one number everywhere",
+    needs=(Need.VALUES, Need.TRAINING, Need.DETAILS),
+)
+def constant_start(case: Case) -> Iterator[Found]:
     products = {product.op.index: product for product in case.of(first_products)}
     alike = {event: product for event, product in products.items() if _is_of_one_number(case, product)}
     pairs = [(first, second) for first in alike.values() if (second := _next(case, first, alike)) is not None]
@@ -108,12 +114,3 @@ def _keeps_units_alike(case: Case, op: OpRan, tensor: int) -> bool:
     others = [other for other in op.inputs if other not in (0, tensor)]
     is_alike = op.rule.elementwise and op.op not in DROPOUTS and len(op.outputs) == 1
     return is_alike and all(_is_constant(case, other, op.index) for other in others)
-
-
-RULE = Rule(
-    "constant-start",
-    WARNING,
-    "two layers that begin with one number everywhere",
-    _search,
-    needs=(Need.VALUES, Need.TRAINING, Need.DETAILS),
-)

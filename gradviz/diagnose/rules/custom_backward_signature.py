@@ -39,7 +39,13 @@ from gradviz.query.statements import returned_at
 _MESSAGES = ("returned an incorrect number of gradients", "returned an invalid gradient")
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "custom-backward-signature",
+    ERROR,
+    "a custom Function whose backward returns the wrong number or shape of gradients",
+    at_once=True,
+)
+def custom_backward_signature(case: Case) -> Iterator[Found]:
     for error in case.failures:
         if any(text in error.message for text in _MESSAGES):
             made = case.query.nodes.event(error.node)
@@ -75,12 +81,3 @@ def _one_for_each_input(spot: Spot) -> list[Edit]:
     value = statement.value
     parts = [source.code(e) for e in value.elts] if isinstance(value, ast.Tuple) else [source.code(value)]
     return [source.replaced(value, ", ".join((parts + ["None"] * wanted)[:wanted]))]
-
-
-RULE = Rule(
-    "custom-backward-signature",
-    ERROR,
-    "a custom Function whose backward returns the wrong number or shape of gradients",
-    _search,
-    at_once=True,
-)

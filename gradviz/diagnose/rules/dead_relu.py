@@ -60,14 +60,22 @@ _STEPS = 32  # the most results on the way to the loss that are looked at
 _LEAST = 8  # elements of the smallest output
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "dead-relu",
+    WARNING,
+    "a rectifier that gives only zeros",
+    needs=(Need.VALUES, Need.DETAILS, Need.PASS),
+    follows=("huge-start", "constant-start"),
+    threshold=Threshold(0.99, 0.5, 1, "the share of zeros in the results of a rectifier"),
+)
+def dead_relu(case: Case) -> Iterator[Found]:
     ops = case.trace.table(Kind.OP)
     chosen = case.trace.named(ops["op"], RECTIFIERS) & ops["grad_enabled"]
     outputs = ops.lists("outputs")
     events, results = ops.events[chosen], outputs.firsts[chosen]
     rows = case.trace.states.rows_of(results, events)
     share, sizes = _zero_share(case, rows)
-    dead = (rows >= 0) & (sizes >= _LEAST) & (share >= case.settings.threshold(RULE.id, RULE.threshold))
+    dead = (rows >= 0) & (sizes >= _LEAST) & (share >= dead_relu.threshold_in(case))
     if not dead.any():
         return
     sites = case.query.places.of_events[events]
@@ -133,14 +141,3 @@ def _is_hinge(case: Case, tensor: int, was_always_dead: bool) -> bool:
     others = {t for op in ops for t in op.inputs if t and t not in results}
     flags = [case.query.tensors.flags(t, case.trace.count) for t in others]
     return not was_always_dead or any(flag & REQUIRES_GRAD for flag in flags)
-
-
-RULE = Rule(
-    "dead-relu",
-    WARNING,
-    "a rectifier that gives only zeros",
-    _search,
-    needs=(Need.VALUES, Need.DETAILS, Need.PASS),
-    follows=("huge-start", "constant-start"),
-    threshold=Threshold(0.99, 0.5, 1, "the share of zeros in the results of a rectifier"),
-)

@@ -44,7 +44,14 @@ from gradviz.tracefile import Site
 from gradviz.words.escape import clean
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "detached-path",
+    ERROR,
+    "a cut between a leaf that should learn and the root",
+    needs=(Need.DETAILS,),
+    follows=("stale-optimizer",),
+)
+def detached_path(case: Case) -> Iterator[Found]:
     for failed in case.of(rootless):
         if failed.cut is not None:
             event = failed.cut.index
@@ -207,13 +214,3 @@ def _as_tensor(reading: str) -> str:
     """The function of `torch` for a function of `math` that was called with a tensor; empty for any other reading."""
     of_math = reading.removeprefix("math.")
     return f"torch.{of_math}  # not {reading}" if of_math != reading else ""
-
-
-RULE = Rule(
-    "detached-path",
-    ERROR,
-    "a cut between a leaf that should learn and the root",
-    _search,
-    needs=(Need.DETAILS,),
-    follows=("stale-optimizer",),
-)

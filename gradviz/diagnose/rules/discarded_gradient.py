@@ -46,7 +46,13 @@ from gradviz.tracefile import PassInfo
 _SHARE = 0.4  # of the passes from one line; less is what remains at the end of an epoch
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "discarded-gradient",
+    ERROR,
+    "a pass whose gradients are all cleared before a step uses them",
+    needs=(Need.TRAINING,),
+)
+def discarded_gradient(case: Case) -> Iterator[Found]:
     lives = case.training.lives
     trained = contained(lives.leaves, sorted(case.training.trained))
     came = lives.whats == ACCUMULATED
@@ -228,12 +234,3 @@ def _cleared_behind_the_step(spot: Spot, clearing: ast.stmt) -> list[Edit]:
     if not rare:
         return []
     return [source.removed(clearing), source.after(source.statement(rare[0]), source.code(clearing))]
-
-
-RULE = Rule(
-    "discarded-gradient",
-    ERROR,
-    "a pass whose gradients are all cleared before a step uses them",
-    _search,
-    needs=(Need.TRAINING,),
-)

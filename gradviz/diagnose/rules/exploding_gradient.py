@@ -41,9 +41,17 @@ _LARGEST = 300  # powers of ten: a float holds no larger number
 _ROUNDS, _GAIN = 3, 3.0  # a line is blamed from so many rounds and so many powers of ten
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "exploding-gradient",
+    WARNING,
+    "gradients that get larger from layer to layer",
+    needs=(Need.VALUES, Need.PASS, Need.DETAILS),
+    follows=("huge-start",),
+    threshold=Threshold(1e4, 0, math.inf, "the norm of all gradients of a pass"),
+)
+def exploding_gradient(case: Case) -> Iterator[Found]:
     for passes, norms in norms_of_passes(case):
-        large = ~(norms <= case.settings.threshold(RULE.id, RULE.threshold))
+        large = ~(norms <= exploding_gradient.threshold_in(case))
         if large.mean() < _SHARE or not large[0]:
             continue
         backward_pass = passes[0]
@@ -80,14 +88,3 @@ def _of_overflow(case: Case) -> dict[str, Any]:
     if origin is None or origin.is_nan or origin.source is not Source.OP:
         return {"tensors": tuple(distinct(case.trace.table(Kind.ACCUMULATED)["tensor"]).tolist())}
     return {"tensors": (origin.tensor,), "severity": ERROR}
-
-
-RULE = Rule(
-    "exploding-gradient",
-    WARNING,
-    "gradients that get larger from layer to layer",
-    _search,
-    needs=(Need.VALUES, Need.PASS, Need.DETAILS),
-    follows=("huge-start",),
-    threshold=Threshold(1e4, 0, math.inf, "the norm of all gradients of a pass"),
-)

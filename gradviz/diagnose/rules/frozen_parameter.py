@@ -52,7 +52,13 @@ _LEAST = 2  # steps
 _OFF = ".requires_grad_(False)"
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "frozen-parameter",
+    ERROR,
+    "parameters that are frozen, all of a loss or of a group that an optimizer is to train",
+    follows=("stale-optimizer",),
+)
+def frozen_parameter(case: Case) -> Iterator[Found]:
     for failed in case.of(rootless):
         if failed.frozen:
             changed = case.trace.table(Kind.REQUIRES_GRAD_CHANGED)
@@ -475,12 +481,3 @@ def _is_meant(target: ast.Attribute) -> bool:
     return (
         not is_own and target.attr != _MEANT and _GRAD in target.attr and nearest(target.attr, [_MEANT]) != ""
     )
-
-
-RULE = Rule(
-    "frozen-parameter",
-    ERROR,
-    "parameters that are frozen, all of a loss or of a group that an optimizer is to train",
-    _search,
-    follows=("stale-optimizer",),
-)

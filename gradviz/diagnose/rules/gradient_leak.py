@@ -39,7 +39,14 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.query.training import ACCUMULATED, BY_HAND, STEPPED
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "gradient-leak",
+    WARNING,
+    "gradients of one optimizer's pass in the step of another",
+    needs=(Need.STEPS, Need.PASSES),
+    at_once=True,
+)
+def gradient_leak(case: Case) -> Iterator[Found]:
     lives, stepped = case.training.lives, case.training.stepped
     came, used = lives.whats == ACCUMULATED, lives.whats == STEPPED
     leaking = came & (lives.before(used) == 0) & (lives.after(used) > 0) & (lives.after(came) > 0)
@@ -83,13 +90,3 @@ def _cleared_for_each(spot: Spot) -> list[Edit]:
             if not any(source.code(other) == clearing for other in before):
                 edits.append(source.before(statement, clearing))
     return edits
-
-
-RULE = Rule(
-    "gradient-leak",
-    WARNING,
-    "gradients of one optimizer's pass in the step of another",
-    _search,
-    needs=(Need.STEPS, Need.PASSES),
-    at_once=True,
-)

@@ -43,7 +43,13 @@ _LOOKED_AT = 512  # the most tensors behind a new `.grad` that are looked at
 _REPLACING = ("copy_", "data", "set_", "fill_")
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "gradient-overwritten",
+    ERROR,
+    "a gradient that is replaced before a step has used it",
+    needs=(Need.TRAINING,),
+)
+def gradient_overwritten(case: Case) -> Iterator[Found]:
     lives = case.training.lives
     changed = lives.whats == CHANGED
     waiting = changed & (lives.before(lives.whats == ACCUMULATED) + lives.before(changed) > 0)
@@ -132,12 +138,3 @@ def _added(spot: Spot) -> list[Edit]:
         return []
     target, value = source.code(statement.targets[0]), source.code(statement.value)
     return [source.replaced(statement.value, f"{value} if {target} is None else {target} + {value}")]
-
-
-RULE = Rule(
-    "gradient-overwritten",
-    ERROR,
-    "a gradient that is replaced before a step has used it",
-    _search,
-    needs=(Need.TRAINING,),
-)

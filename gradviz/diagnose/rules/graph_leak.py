@@ -106,7 +106,10 @@ _NUMBERS = "keep .item() or .detach() of it: a number, or a tensor without a gra
 _NODES = 256  # the most nodes of a graph whose tensors are looked at
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "graph-leak", WARNING, "graphs that are kept alive from pass to pass", needs=(Need.PASSES, Need.DETAILS)
+)
+def graph_leak(case: Case) -> Iterator[Found]:
     chain = _longest_chain(case)
     if chain is not None:
         yield chain
@@ -326,12 +329,3 @@ def _detached(spot: Spot) -> list[Edit]:
         added = spot.calls_here("append") if isinstance(statement, ast.Expr) else []
         kept = [call.args[0] for call in added if call.args]
     return [source.replaced(value, f"{bracketed(source, value)}.detach()") for value in kept[:1]]
-
-
-RULE = Rule(
-    "graph-leak",
-    WARNING,
-    "graphs that are kept alive from pass to pass",
-    _search,
-    needs=(Need.PASSES, Need.DETAILS),
-)

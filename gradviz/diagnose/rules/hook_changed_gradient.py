@@ -44,7 +44,13 @@ from gradviz.tracefile.states import States
 _NAMELESS = "hook"  # the recorded name of hooks on nodes: PyTorch does not give their own names
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "hook-changed-gradient",
+    WARNING,
+    "a hook that wipes out a gradient, or makes NaN or an infinity of it",
+    needs=(Need.VALUES, Need.DETAILS, Need.PASS),
+)
+def hook_changed_gradient(case: Case) -> Iterator[Found]:
     yield from _of_modules(case)
     table = case.trace.table(Kind.HOOKED)
     if not len(table):
@@ -151,12 +157,3 @@ def _passed_on(spot: Spot) -> list[Edit]:
     if isinstance(statement, ast.Expr) and spot.calls_here("register_hook", "register_full_backward_hook"):
         return [source.removed(statement)]
     return []
-
-
-RULE = Rule(
-    "hook-changed-gradient",
-    WARNING,
-    "a hook that wipes out a gradient, or makes NaN or an infinity of it",
-    _search,
-    needs=(Need.VALUES, Need.DETAILS, Need.PASS),
-)

@@ -43,7 +43,13 @@ _FEW, _ALIKE = 4, 100.0  # ops between a product and its comparison; how far apa
 _OFFSETS = SHARING | RESHAPING | ADDING
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "huge-start",
+    WARNING,
+    "a weight matrix that begins a thousand times too large",
+    needs=(Need.VALUES, Need.TRAINING, Need.DETAILS),
+)
+def huge_start(case: Case) -> Iterator[Found]:
     reported: dict[int, tuple[int, int, float]] = {}
     for product in case.of(first_products):
         op, leaf, event = product.op, product.weight, product.op.index
@@ -88,12 +94,3 @@ def _rms(case: Case, tensor: int, at: int) -> float:
     states = case.trace.states
     row = states.valued(tensor, at) if tensor else -1
     return float(states.stats[row, Stat.RMS]) if row >= 0 else 0.0
-
-
-RULE = Rule(
-    "huge-start",
-    WARNING,
-    "a weight matrix that begins a thousand times too large",
-    _search,
-    needs=(Need.VALUES, Need.TRAINING, Need.DETAILS),
-)

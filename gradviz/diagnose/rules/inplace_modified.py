@@ -43,7 +43,14 @@ _SAVED = "modified by an inplace operation"
 _LEAF = ("a leaf Variable that requires grad", "a view of a leaf Variable that requires grad")
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "inplace-modified",
+    ERROR,
+    "a saved tensor, or a leaf, changed in place",
+    follows=("missing-detach", "stale-graph"),
+    at_once=True,
+)
+def inplace_modified(case: Case) -> Iterator[Found]:
     for error in case.failures:
         if _SAVED in error.message:
             yield _of_saved(case, error)
@@ -231,13 +238,3 @@ def _with_a_new_tensor(spot: Spot) -> list[Edit]:
             alone = isinstance(statement, ast.Expr) and statement.value is call
             return [source.replaced(call, f"{call.func.value.id} = {new}" if alone else new)]
     return []
-
-
-RULE = Rule(
-    "inplace-modified",
-    ERROR,
-    "a saved tensor, or a leaf, changed in place",
-    _search,
-    follows=("missing-detach", "stale-graph"),  # without that graph, nothing would have been saved
-    at_once=True,
-)

@@ -29,7 +29,8 @@ _MESSAGE = re.compile(
 )
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule("integer-leaf", ERROR, "a tensor of integers that is to require grad")
+def integer_leaf(case: Case) -> Iterator[Found]:
     for failure in case.failures:
         if _MESSAGE.search(failure.message) is None:
             continue
@@ -73,11 +74,3 @@ def _of_floating_point(spot: Spot) -> list[Edit]:
         for node in (ast.walk(calls[0].args[0]) if len(calls) == 1 and calls[0].args else ())
         if isinstance(node, ast.Constant) and type(node.value) is int
     ]
-
-
-RULE = Rule(
-    "integer-leaf",
-    ERROR,
-    "a tensor of integers that is to require grad",
-    _search,
-)

@@ -45,7 +45,13 @@ _LEAST = 2  # calls
 _ITERATORS = {"filter", "map", "chain", "parameters"}
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "late-clip",
+    ERROR,
+    "gradients that are clipped where it has no effect: before backward() or after the step",
+    follows=("detached-path", "no-graph"),
+)
+def late_clip(case: Case) -> Iterator[Found]:
     lives = case.training.lives
     came, used = lives.whats == ACCUMULATED, lives.whats == STEPPED
     changed = lives.whats == CHANGED
@@ -190,12 +196,3 @@ def _one_line(code: str) -> str:
     """The code of a loop with one statement, on one line, so that it fits any indentation."""
     head, _, body = code.partition("\n")
     return f"{head} {body.strip()}" if body and "\n" not in body else code
-
-
-RULE = Rule(
-    "late-clip",
-    ERROR,
-    "gradients that are clipped where it has no effect: before backward() or after the step",
-    _search,
-    follows=("detached-path", "no-graph"),
-)

@@ -40,7 +40,14 @@ _SHARE, _LEAST = 0.5, 2  # of the steps of a parameter
 _CONVERGING = ("LBFGS",)  # optimizers that leave the parameters as they are once they have converged
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "lost-update",
+    WARNING,
+    "updates that are rounded away",
+    needs=(Need.VALUES, Need.STEPS),
+    follows=("update-ratio", "vanished-lr", "vanishing-gradient", "exploding-gradient"),
+)
+def lost_update(case: Case) -> Iterator[Found]:
     rows, stepped = case.query.of(Ledger).rows, case.training.stepped
     at = np.searchsorted(stepped.events, rows.steps)
     at[rows.optimizers == BY_HAND] = len(stepped)
@@ -74,13 +81,3 @@ def _is_narrow(case: Case, tensor: int) -> bool:
 def _is_lost(same: np.ndarray, of_parameter: np.ndarray) -> bool:
     count = int((same & of_parameter).sum())
     return count >= _LEAST and count >= _SHARE * int(of_parameter.sum())
-
-
-RULE = Rule(
-    "lost-update",
-    WARNING,
-    "updates that are rounded away",
-    _search,
-    needs=(Need.VALUES, Need.STEPS),
-    follows=("update-ratio", "vanished-lr", "vanishing-gradient", "exploding-gradient"),
-)

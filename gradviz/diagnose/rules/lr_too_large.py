@@ -46,7 +46,15 @@ _TENTH, _HUNDREDTH = ("a tenth", "0.1"), ("a hundredth", "0.01")
 _RISING = 0.7  # the share of the passes in which the norm has to rise
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "lr-too-large",
+    WARNING,
+    "updates that overshoot, so that the gradients grow from step to step",
+    needs=(Need.VALUES, Need.TRAINING, Need.PASSES),
+    follows=("huge-start",),
+    threshold=Threshold(1e3, 1, math.inf, "how many times larger the norm of the gradients becomes"),
+)
+def lr_too_large(case: Case) -> Iterator[Found]:
     steps = case.training.lives.events[case.training.lives.whats == STEPPED]
     origin = case.of(first_bad)
     if len(steps) == 0:
@@ -57,7 +65,7 @@ def _search(case: Case) -> Iterator[Found]:
         overflow = origin is not None and not finite.all()
         if len(rising) < (_LEAST if overflow else _LEAST_FINITE):
             continue
-        growth = case.settings.threshold(RULE.id, RULE.threshold)
+        growth = lr_too_large.threshold_in(case)
         if rising[-1] < growth * (rising[0] if overflow else np.median(rising[:3])):
             continue
         if np.mean(np.diff(rising) > 0) < _RISING:
@@ -141,14 +149,3 @@ def _settings(case: Case, origin: Origin) -> Mapping[str, Any]:
             return settings_of(group)
         place -= group.size
     return {}
-
-
-RULE = Rule(
-    "lr-too-large",
-    WARNING,
-    "updates that overshoot, so that the gradients grow from step to step",
-    _search,
-    needs=(Need.VALUES, Need.TRAINING, Need.PASSES),
-    follows=("huge-start",),
-    threshold=Threshold(1e3, 1, math.inf, "how many times larger the norm of the gradients becomes"),
-)

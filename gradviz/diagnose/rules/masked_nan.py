@@ -35,7 +35,15 @@ from gradviz.query.source_trees import statement_at
 _SINGULAR = ("sqrt", "log", "pow", "reciprocal", "rsqrt")
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "masked-nan",
+    ERROR,
+    "0 × inf in backward, behind a mask",
+    needs=(Need.VALUES, Need.DETAILS),
+    follows=("huge-start", "lr-too-large"),
+    at_once=True,
+)
+def masked_nan(case: Case) -> Iterator[Found]:
     origin = case.of(first_bad)
     if origin is None or origin.source is not Source.NODE or not (origin.zeros and origin.is_nan):
         return
@@ -102,17 +110,3 @@ def _is_where(node: ast.AST) -> TypeGuard[ast.Call]:
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return False
     return node.func.attr == "where" and len(node.args) == 3
-
-
-RULE = Rule(
-    "masked-nan",
-    ERROR,
-    "0 × inf in backward, behind a mask",
-    _search,
-    needs=(Need.VALUES, Need.DETAILS),
-    follows=(
-        "huge-start",
-        "lr-too-large",
-    ),
-    at_once=True,
-)

@@ -41,7 +41,14 @@ from gradviz.tracefile import PassInfo, Site
 _MOST = 64  # the most results of a gradient that are looked at
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "missing-create-graph",
+    ERROR,
+    "a gradient in a loss that was made without create_graph=True",
+    needs=(Need.DETAILS,),
+    at_once=True,
+)
+def missing_create_graph(case: Case) -> Iterator[Found]:
     yield from _of_leaves(case)
     yield from _returned_without_graph(case)
 
@@ -232,13 +239,3 @@ def _made_with_graph(spot: Spot) -> list[Edit]:
     """`torch.autograd.grad(..., create_graph=True)`."""
     calls = spot.calls_here("grad", "backward")
     return [with_keyword(spot.source, call, "create_graph=True") for call in calls[:1]]
-
-
-RULE = Rule(
-    "missing-create-graph",
-    ERROR,
-    "a gradient in a loss that was made without create_graph=True",
-    _search,
-    needs=(Need.DETAILS,),
-    at_once=True,
-)

@@ -37,7 +37,14 @@ from gradviz.diagnose.own_words import by_expressions
 from gradviz.diagnose.rule import Found, Need, Rule
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "missing-detach",
+    WARNING,
+    "a gradient or a graph in what is meant to be a constant",
+    needs=(Need.PASSES, Need.DETAILS),
+    follows=("gradient-leak", "stale-graph"),
+)
+def missing_detach(case: Case) -> Iterator[Found]:
     chain = carried(case)
     if chain is not None:
         made = case.query.tensors.maker(chain.tensor)
@@ -96,13 +103,3 @@ def _of_constant(case: Case, tensor: int, op: int, leaves: tuple[int, ...], role
         (made if made is not None else op, op),
         tensors=leaves,
     )
-
-
-RULE = Rule(
-    "missing-detach",
-    WARNING,
-    "a gradient or a graph in what is meant to be a constant",
-    _search,
-    needs=(Need.PASSES, Need.DETAILS),
-    follows=("gradient-leak", "stale-graph"),
-)

@@ -37,7 +37,13 @@ from gradviz.words.escape import clean
 _LEAST = 2  # steps
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "no-backward",
+    ERROR,
+    "a program without any backward pass, though it names backward or steps",
+    needs=(Need.START,),
+)
+def no_backward(case: Case) -> Iterator[Found]:
     stepped = case.training.stepped
     has_gradients = stepped.lists("parameters").counts.any()
     if not len(case.trace.table(Kind.NODE)):
@@ -96,12 +102,3 @@ def _named_only(case: Case, site: Site | None) -> ast.Expr | None:
         ):
             return node
     return None
-
-
-RULE = Rule(
-    "no-backward",
-    ERROR,
-    "a program without any backward pass, though it names backward or steps",
-    _search,
-    needs=(Need.START,),
-)

@@ -33,7 +33,14 @@ from gradviz.query.statements import WrongValue, wrong_values
 _NUMBERS = ("float", "int", "complex", "bool")
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "no-graph",
+    ERROR,
+    "backward() on a tensor that does not require grad",
+    follows=("detached-path", "frozen-parameter", "missing-create-graph"),
+    at_once=True,
+)
+def no_graph(case: Case) -> Iterator[Found]:
     yield from _on_numbers(case)
     for failed in case.of(rootless):
         name = case.words.called(failed.root) if failed.root else "the root"
@@ -122,13 +129,3 @@ def _read_from(origin: ast.expr) -> str:
         return ast.unparse(function.value)
     is_number = isinstance(function, ast.Name) and function.id in _NUMBERS and len(origin.args) == 1
     return ast.unparse(origin.args[0]) if is_number else ""
-
-
-RULE = Rule(
-    "no-graph",
-    ERROR,
-    "backward() on a tensor that does not require grad",
-    _search,
-    follows=("detached-path", "frozen-parameter", "missing-create-graph"),
-    at_once=True,
-)

@@ -37,7 +37,14 @@ from gradviz.words.stop import Stop
 _OF_NON_LEAVES = (Why.NON_LEAF, Why.REPLACED)
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "none-grad",
+    ERROR,
+    "a `.grad` that is None, with which the program computes",
+    needs=(Need.START,),
+    follows=("detached-path", "frozen-parameter", "off-loss-path"),
+)
+def none_grad(case: Case) -> Iterator[Found]:
     for value in case.query.of(wrong_values):
         origin = value.origin
         if value.type != "NoneType" or not isinstance(origin, ast.Attribute) or origin.attr != "grad":
@@ -165,13 +172,3 @@ def _called_before(spot: Spot) -> list[Edit]:
         outer = source.parent(reader)
         reader = outer if isinstance(outer, ast.With) else None
     return []
-
-
-RULE = Rule(
-    "none-grad",
-    ERROR,
-    "a `.grad` that is None, with which the program computes",
-    _search,
-    needs=(Need.START,),
-    follows=("detached-path", "frozen-parameter", "off-loss-path"),
-)

@@ -45,7 +45,15 @@ _CURE = (
 )
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "nonfinite-forward",
+    ERROR,
+    "the op that first makes a NaN or an infinity that reaches the root",
+    needs=(Need.VALUES, Need.DETAILS),
+    follows=("huge-start", "lr-too-large", "exploding-gradient"),
+    at_once=True,
+)
+def nonfinite_forward(case: Case) -> Iterator[Found]:
     origin = case.of(first_bad)
     if origin is not None and origin.source is Source.NOT_RECORDED:
         yield _not_recorded(case, origin)
@@ -157,14 +165,3 @@ def _inputs(case: Case, origin: Origin) -> str:
         f"{case.words.called(tensor)} = {brief(before.value(tensor))}" for tensor in dict.fromkeys(took)
     ]
     return ", ".join(inputs) or "it has no inputs"
-
-
-RULE = Rule(
-    "nonfinite-forward",
-    ERROR,
-    "the op that first makes a NaN or an infinity that reaches the root",
-    _search,
-    needs=(Need.VALUES, Need.DETAILS),
-    follows=("huge-start", "lr-too-large", "exploding-gradient"),
-    at_once=True,
-)

@@ -35,7 +35,15 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.tracefile.opening import pattern_of
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "nonfinite-gradient",
+    ERROR,
+    "a custom backward that returns NaN or an infinity, or an all_reduce that brings one from another rank",
+    needs=(Need.VALUES, Need.DETAILS),
+    follows=("lr-too-large",),
+    at_once=True,
+)
+def nonfinite_gradient(case: Case) -> Iterator[Found]:
     origin = case.of(first_bad)
     if origin is not None and origin.source is Source.RANK:
         yield _from_a_rank(case, origin)
@@ -66,14 +74,3 @@ def _from_a_rank(case: Case, origin: Origin) -> Found:
         number=origin.number,
         tensors=(origin.tensor,),
     )
-
-
-RULE = Rule(
-    "nonfinite-gradient",
-    ERROR,
-    "a custom backward that returns NaN or an infinity, or an all_reduce that brings one from another rank",
-    _search,
-    needs=(Need.VALUES, Need.DETAILS),
-    follows=("lr-too-large",),
-    at_once=True,
-)

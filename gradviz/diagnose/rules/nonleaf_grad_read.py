@@ -36,7 +36,13 @@ from gradviz.query.statements import wrong_values
 _SHORT = 2_000  # events
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "nonleaf-grad-read",
+    WARNING,
+    "a read of `.grad` of a non-leaf, which is None",
+    needs=(Need.DETAILS, Need.PASS),
+)
+def nonleaf_grad_read(case: Case) -> Iterator[Found]:
     table = case.trace.table(Kind.GRAD_READ)
     ran = case.query.nodes.ran
     for events in case.by_site(table.events).values():
@@ -93,12 +99,3 @@ def _retained(spot: Spot, name: str) -> list[Edit]:
     if call is None or not re.fullmatch(r"[\w.]+", name):
         return []
     return [spot.source.before(spot.source.statement(call), f"{name}.retain_grad()")]
-
-
-RULE = Rule(
-    "nonleaf-grad-read",
-    WARNING,
-    "a read of `.grad` of a non-leaf, which is None",
-    _search,
-    needs=(Need.DETAILS, Need.PASS),
-)

@@ -37,7 +37,13 @@ _SHAPES = re.compile(
 _LONGEST = 40
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "nonscalar-backward",
+    ERROR,
+    "backward() on a tensor of more than one element, without a gradient of its shape",
+    at_once=True,
+)
+def nonscalar_backward(case: Case) -> Iterator[Found]:
     for error in case.failures:
         shapes = _SHAPES.search(error.message)
         if _MISSING not in error.message and shapes is None:
@@ -76,12 +82,3 @@ def _reduced(spot: Spot) -> list[Edit]:
             root = call.func.value
             return [spot.source.replaced(root, f"{bracketed(spot.source, root)}.mean()")]
     return []
-
-
-RULE = Rule(
-    "nonscalar-backward",
-    ERROR,
-    "backward() on a tensor of more than one element, without a gradient of its shape",
-    _search,
-    at_once=True,
-)

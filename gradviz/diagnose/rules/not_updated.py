@@ -75,7 +75,20 @@ def _stepped(spot: Spot) -> list[Edit]:
 _MISSING = "no step follows this pass", Fix("optimizer.step()  # after backward()", _stepped)
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "not-updated",
+    NOTE,
+    "leaves that get gradients and are never changed",
+    needs=(Need.PASSES,),
+    follows=(
+        "unregistered-parameter",
+        "stale-optimizer",
+        "recreated-parameter",
+        "late-clip",
+        "missing-detach",
+    ),
+)
+def not_updated(case: Case) -> Iterator[Found]:
     told: set[int] = set()
     for found in (
         *_lost(case),
@@ -543,19 +556,3 @@ def _made(case: Case, optimizer: int) -> int:
     held = case.trace.table(Kind.HOLDS)
     events = held.events[held["optimizer"] == optimizer]
     return int(events[0]) if len(events) else int(case.training.stepped.events[0])
-
-
-RULE = Rule(
-    "not-updated",
-    NOTE,
-    "leaves that get gradients and are never changed",
-    _search,
-    needs=(Need.PASSES,),
-    follows=(
-        "unregistered-parameter",
-        "stale-optimizer",
-        "recreated-parameter",
-        "late-clip",
-        "missing-detach",
-    ),
-)

@@ -28,7 +28,8 @@ from gradviz.query.source_trees import method_calls, statement_at
 _MESSAGE = "Can't call numpy() on Tensor that requires grad"
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule("numpy-of-graph", ERROR, "a tensor that requires grad as an array of NumPy")
+def numpy_of_graph(case: Case) -> Iterator[Found]:
     for failure in case.failures:
         if _MESSAGE not in failure.message:
             continue
@@ -55,11 +56,3 @@ def _detached(spot: Spot) -> list[Edit]:
         return []
     end = spot.source.span(tensors[0])[1]
     return [Edit(end, end, ".detach()")]
-
-
-RULE = Rule(
-    "numpy-of-graph",
-    ERROR,
-    "a tensor that requires grad as an array of NumPy",
-    _search,
-)

@@ -52,7 +52,14 @@ _LONGEST = 60  # characters of an expression
 _UNWANTED = "_"  # a variable: the program calls a module for what its hooks take, and says so
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "off-loss-path",
+    WARNING,
+    "a result that never reaches the loss",
+    needs=(Need.PASS, Need.DETAILS),
+    follows=("detached-path",),
+)
+def off_loss_path(case: Case) -> Iterator[Found]:
     by_place: dict[Site | None, list[Wanting]] = {}
     for lack in case.of(lacking):
         if lack.lack is Lack.OFF_PATH:
@@ -186,13 +193,3 @@ def _is_one_for_each_step(case: Case, passes: list[PassInfo], leaves: tuple[int,
     steps = np.sort(stepped.events[contained(stepped["optimizer"], sorted(optimizers))])
     before = np.searchsorted(steps, [one.first for one in passes])
     return len(steps) >= _LEAST and bool((np.diff(before) == 1).all())
-
-
-RULE = Rule(
-    "off-loss-path",
-    WARNING,
-    "a result that never reaches the loss",
-    _search,
-    needs=(Need.PASS, Need.DETAILS),
-    follows=("detached-path",),
-)

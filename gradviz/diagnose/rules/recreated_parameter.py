@@ -36,7 +36,8 @@ from gradviz.query.missing_gradients import PARAMETER
 from gradviz.sets import contained, distinct
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule("recreated-parameter", ERROR, "a parameter that is made anew for each pass", needs=(Need.PASSES,))
+def recreated_parameter(case: Case) -> Iterator[Found]:
     made, came = case.trace.table(Kind.TENSOR), case.trace.table(Kind.ACCUMULATED)
     fresh = case.trace.named(made["how"], (PARAMETER,)) & contained(made["tensor"], came["tensor"])
     begins = np.array([backward_pass.first for backward_pass in case.trace.passes])
@@ -56,12 +57,3 @@ def _search(case: Case) -> Iterator[Found]:
             (int(later[0]), int(events[0])),
             tensors=tuple(distinct(leaves).tolist()),
         )
-
-
-RULE = Rule(
-    "recreated-parameter",
-    ERROR,
-    "a parameter that is made anew for each pass",
-    _search,
-    needs=(Need.PASSES,),
-)

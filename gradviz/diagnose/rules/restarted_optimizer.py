@@ -43,7 +43,13 @@ from gradviz.words.escape import clean
 _LEAST = 3  # the fewest optimizers of one line
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "restarted-optimizer",
+    WARNING,
+    "an optimizer that is made anew for each step",
+    needs=(Need.STEPS, Need.START),
+)
+def restarted_optimizer(case: Case) -> Iterator[Found]:
     held, stepped = case.trace.table(Kind.HOLDS), case.training.stepped
     _, firsts = np.unique(held["optimizer"], return_index=True)
     for events in case.by_site(held.events[np.sort(firsts)]).values():
@@ -113,12 +119,3 @@ def _names(tree: ast.AST, how: type[ast.expr_context]) -> set[str]:
     """The names that a tree reads (`ast.Load`) or sets (`ast.Store`)."""
     nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
     return {node.id for node in nodes if isinstance(node.ctx, how)}
-
-
-RULE = Rule(
-    "restarted-optimizer",
-    WARNING,
-    "an optimizer that is made anew for each step",
-    _search,
-    needs=(Need.STEPS, Need.START),
-)

@@ -31,7 +31,13 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.query.missing_gradients import Lack, Lacking, Lacks
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "restricted-backward",
+    ERROR,
+    "a pass that is asked for the gradients of some of the parameters only",
+    needs=(Need.STEP, Need.PASS, Need.DETAILS),
+)
+def restricted_backward(case: Case) -> Iterator[Found]:
     left_out: dict[int, list[Lacking]] = {}
     for leaf in case.query.of(Lacks).never_got:
         lacking = case.query.of(Lacks).of(leaf) if leaf in case.training.holders else None
@@ -56,12 +62,3 @@ def _without_inputs(spot: Spot) -> list[Edit]:
         if [keyword.arg for keyword in call.keywords] == ["inputs"] and not call.args:
             return [spot.source.replaced(call, f"{spot.source.code(call.func)}()")]
     return []
-
-
-RULE = Rule(
-    "restricted-backward",
-    ERROR,
-    "a pass that is asked for the gradients of some of the parameters only",
-    _search,
-    needs=(Need.STEP, Need.PASS, Need.DETAILS),
-)

@@ -48,7 +48,14 @@ _CURE = "scale its input: normalise the data, use a smaller initialisation, or L
 _LEAST, _CALLS = 8, 2  # elements, calls
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "saturated-activation",
+    WARNING,
+    "tanh or sigmoid at its ends, where it passes almost no gradient",
+    needs=(Need.VALUES, Need.DETAILS, Need.PASS),
+    follows=("huge-start",),
+)
+def saturated_activation(case: Case) -> Iterator[Found]:
     yield from _activations(case)
     yield from _cells(case)
 
@@ -210,13 +217,3 @@ def _rms_by_node(case: Case, nodes: np.ndarray, events: np.ndarray, tensors: np.
     known = rows >= 0
     sizes = case.trace.states.stats[rows[known], Stat.RMS]
     return dict(zip(nodes[known].tolist(), sizes.tolist(), strict=True))
-
-
-RULE = Rule(
-    "saturated-activation",
-    WARNING,
-    "tanh or sigmoid at its ends, where it passes almost no gradient",
-    _search,
-    needs=(Need.VALUES, Need.DETAILS, Need.PASS),
-    follows=("huge-start",),
-)

@@ -41,7 +41,13 @@ _LEAST = 3  # steps of the scheduler: only more of them are reported
 _PERIODIC = "CosineAnnealingLR"
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "scheduler-order",
+    WARNING,
+    "a scheduler that is stepped before the optimizer, or too often",
+    needs=(Need.SCHEDULER, Need.STEP, Need.START),
+)
+def scheduler_order(case: Case) -> Iterator[Found]:
     scheduled, stepped = case.scheduled, case.training.stepped
     for optimizer in distinct(scheduled["optimizer"]).tolist():
         calls = scheduled.events[(scheduled["optimizer"] == optimizer) & (scheduled["steps"] > 0)]
@@ -118,12 +124,3 @@ def _out_of_the_loop(spot: Spot) -> list[Edit]:
     if statement is None or loop is None:
         return []
     return [source.removed(statement), source.after(loop, source.code(statement))]
-
-
-RULE = Rule(
-    "scheduler-order",
-    WARNING,
-    "a scheduler that is stepped before the optimizer, or too often",
-    _search,
-    needs=(Need.SCHEDULER, Need.STEP, Need.START),
-)

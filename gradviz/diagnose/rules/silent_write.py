@@ -31,7 +31,14 @@ from gradviz.query.writes import SilentWrite, silent_writes
 from gradviz.words.numbers import value
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "silent-write",
+    ERROR,
+    "a saved tensor that is changed unseen by autograd, so that its gradient is wrong",
+    needs=(Need.PASS, Need.VALUES, Need.DETAILS),
+    at_once=True,
+)
+def silent_write(case: Case) -> Iterator[Found]:
     seen: set[tuple[int, int]] = set()
     for write in case.query.of(silent_writes):
         key = (case.site(write.event), write.tensor)
@@ -70,13 +77,3 @@ def _behind_backward(spot: Spot) -> list[Edit]:
         if source.calls("backward", within=later):
             return [source.removed(statement), source.after(later, source.code(statement))]
     return []
-
-
-RULE = Rule(
-    "silent-write",
-    ERROR,
-    "a saved tensor that is changed unseen by autograd, so that its gradient is wrong",
-    _search,
-    needs=(Need.PASS, Need.VALUES, Need.DETAILS),
-    at_once=True,
-)

@@ -38,7 +38,15 @@ from gradviz.words.numbers import listed
 from gradviz.words.numbers import number as digits
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "singular-derivative",
+    ERROR,
+    "an op at a point where its derivative is not finite",
+    needs=(Need.VALUES, Need.DETAILS),
+    follows=("huge-start", "lr-too-large"),
+    at_once=True,
+)
+def singular_derivative(case: Case) -> Iterator[Found]:
     origin = case.of(first_bad)
     if origin is None:
         yield from _steep(case)
@@ -132,17 +140,3 @@ def _reached(case: Case, node: int, pass_number: int, least: float) -> tuple[int
     )
     large = _norms(case, came["gradient"][rows], came.events[rows]) >= least
     return tuple(distinct(came["tensor"][rows][large]).tolist())
-
-
-RULE = Rule(
-    "singular-derivative",
-    ERROR,
-    "an op at a point where its derivative is not finite",
-    _search,
-    needs=(Need.VALUES, Need.DETAILS),
-    follows=(
-        "huge-start",
-        "lr-too-large",
-    ),
-    at_once=True,
-)

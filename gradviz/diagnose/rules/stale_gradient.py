@@ -36,7 +36,14 @@ from gradviz.query.training import ACCUMULATED, BY_HAND, STEPPED
 from gradviz.sets import distinct
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "stale-gradient",
+    ERROR,
+    "gradients that are not cleared after a step, so that the next pass adds to them",
+    needs=(Need.PASSES, Need.TRAINING),
+    at_once=True,
+)
+def stale_gradient(case: Case) -> Iterator[Found]:
     yield from _read_sums(case)
     lives = case.training.lives
     came, used = lives.whats == ACCUMULATED, lives.whats == STEPPED
@@ -134,13 +141,3 @@ def _cleared_by_hand(first: str) -> Edits:
         return [spot.source.before(spot.statement, cleared)] if spot.statement is not None else []
 
     return edits
-
-
-RULE = Rule(
-    "stale-gradient",
-    ERROR,
-    "gradients that are not cleared after a step, so that the next pass adds to them",
-    _search,
-    needs=(Need.PASSES, Need.TRAINING),
-    at_once=True,
-)

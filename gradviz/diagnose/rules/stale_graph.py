@@ -144,7 +144,13 @@ _CURE = Fix(
 )
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "stale-graph",
+    ERROR,
+    "a part of the graph that is used again after its parameters have changed",
+    needs=(Need.TRAINING, Need.PASSES, Need.DETAILS),
+)
+def stale_graph(case: Case) -> Iterator[Found]:
     yield from _of_failures(case)
     if closures := [*_of_closures(case)]:
         yield from closures
@@ -294,12 +300,3 @@ def _own_line(case: Case, site: int, since: int, until: int) -> Site | None:
     }
     callers = case.query.places.callers(site)
     return next((one for one in callers if (one.place.file, one.place.line) not in lines), None)
-
-
-RULE = Rule(
-    "stale-graph",
-    ERROR,
-    "a part of the graph that is used again after its parameters have changed",
-    _search,
-    needs=(Need.TRAINING, Need.PASSES, Need.DETAILS),
-)

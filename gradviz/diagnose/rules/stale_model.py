@@ -50,7 +50,13 @@ _LEAST = 2  # the fewest calls after steps
 _INTERPOLATING = ("lerp", "lerp_")
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "stale-model",
+    WARNING,
+    "a model that is evaluated, while a copy of it is trained; a copy that is the model itself",
+    needs=(Need.STEP, Need.DETAILS),
+)
+def stale_model(case: Case) -> Iterator[Found]:
     yield from _untouched(case)
     yield from _loaded_from_itself(case)
     yield from _following_itself(case)
@@ -259,12 +265,3 @@ def _copies(case: Case) -> list[tuple[int, int, int]]:
         strict=True,
     )
     return found
-
-
-RULE = Rule(
-    "stale-model",
-    WARNING,
-    "a model that is evaluated, while a copy of it is trained; a copy that is the model itself",
-    _search,
-    needs=(Need.STEP, Need.DETAILS),
-)

@@ -48,7 +48,13 @@ _LEAST = 2  # steps without a gradient
 _CURE = "make the optimizer after the last change of the model: "
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "stale-optimizer",
+    ERROR,
+    "an optimizer none of whose parameters get gradients, while others do",
+    needs=(Need.STEP, Need.PASSES),
+)
+def stale_optimizer(case: Case) -> Iterator[Found]:
     yield from _stepped_twice(case)
     stepped = case.training.stepped
     leaves = [leaf for leaf in case.query.of(Ledger).homeless if _is_parameter(case, leaf)]
@@ -228,12 +234,3 @@ def _took_the_place(case: Case, leaves: list[int]) -> bool:
 def _is_parameter(case: Case, leaf: int) -> bool:
     made = case.query.tensors.made(leaf)
     return leaf in case.trace.parameters or getattr(made, "how", "") == PARAMETER
-
-
-RULE = Rule(
-    "stale-optimizer",
-    ERROR,
-    "an optimizer none of whose parameters get gradients, while others do",
-    _search,
-    needs=(Need.STEP, Need.PASSES),
-)

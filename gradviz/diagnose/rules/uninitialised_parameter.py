@@ -44,7 +44,13 @@ _RAW = {"Parameter", "Tensor"}  # the recorded makers of Tensor(3, 4), by PyTorc
 _MOST = 10_000  # the most leaves that are looked at
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "uninitialised-parameter",
+    ERROR,
+    "a parameter that is used as it came out of torch.empty",
+    needs=(Need.DETAILS,),
+)
+def uninitialised_parameter(case: Case) -> Iterator[Found]:
     states = case.trace.states
     wanted = states.flags & (LEAF | REQUIRES_GRAD) == LEAF | REQUIRES_GRAD
     leaves = distinct(states.tensors[wanted])[:_MOST]
@@ -133,12 +139,3 @@ def _initialised(spot: Spot) -> list[Edit]:
         arguments = source.text[source.span(call.func)[1] : source.span(call)[1]]
         return [source.replaced(call, f"torch.randn{arguments} * 0.02")]
     return []
-
-
-RULE = Rule(
-    "uninitialised-parameter",
-    ERROR,
-    "a parameter that is used as it came out of torch.empty",
-    _search,
-    needs=(Need.DETAILS,),
-)

@@ -53,7 +53,13 @@ _TENSORS = ("Parameter", "Tensor", "FloatTensor", "Variable")  # classes that ar
 _NEAR = 64  # the most results of a leaf, and the most ops on them, that are looked at
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "unregistered-parameter",
+    ERROR,
+    "a leaf in the forward of a module that is not among its parameters()",
+    needs=(Need.TRAINING, Need.PASSES, Need.DETAILS),
+)
+def unregistered_parameter(case: Case) -> Iterator[Found]:
     modules = {case.model_of(tensor) for tensor in case.training.trained} - {""}
     found: dict[int, list[int]] = {}
     around: dict[int, ScopeEntered] = {}
@@ -196,12 +202,3 @@ def _filled(spot: Spot, statement: ast.stmt, container: ast.expr | None) -> list
         if isinstance(value, ast.Dict) and not value.keys:
             return [source.replaced(value, "torch.nn.ModuleDict()")]
     return []
-
-
-RULE = Rule(
-    "unregistered-parameter",
-    ERROR,
-    "a leaf in the forward of a module that is not among its parameters()",
-    _search,
-    needs=(Need.TRAINING, Need.PASSES, Need.DETAILS),
-)

@@ -42,7 +42,13 @@ _SHARE = 0.5  # the least share of the windows between two clearings
 _WINDOWS = 256  # the most windows that are looked at
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "unscaled-accumulation",
+    WARNING,
+    "gradients of several mean losses that are summed and not divided",
+    needs=(Need.TRAINING, Need.PASSES, Need.DETAILS),
+)
+def unscaled_accumulation(case: Case) -> Iterator[Found]:
     lives = case.training.lives
     came, used = lives.whats == ACCUMULATED, lives.whats == STEPPED
     summed = came & (lives.after(used) > 0) & (lives.before(used) == 0) & lives.begins_known
@@ -100,12 +106,3 @@ def _divided(count: int) -> Edits:
         return []
 
     return edits
-
-
-RULE = Rule(
-    "unscaled-accumulation",
-    WARNING,
-    "gradients of several mean losses that are summed and not divided",
-    _search,
-    needs=(Need.TRAINING, Need.PASSES, Need.DETAILS),
-)

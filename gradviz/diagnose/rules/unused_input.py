@@ -33,7 +33,8 @@ _WITHOUT = "One of the differentiated Tensors does not require grad"
 _MESSAGE = "to not have been used in the graph"
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule("unused-input", ERROR, "torch.autograd.grad of a tensor that the root was not computed from")
+def unused_input(case: Case) -> Iterator[Found]:
     for failure in case.failures:
         if _WITHOUT in failure.message:
             yield from _without_grad(case, failure)
@@ -103,11 +104,3 @@ def _allowed(spot: Spot) -> list[Edit]:
     """`torch.autograd.grad(y, [x, w], allow_unused=True)`."""
     calls = spot.calls_here("grad")
     return [with_keyword(spot.source, call, "allow_unused=True") for call in calls[:1]]
-
-
-RULE = Rule(
-    "unused-input",
-    ERROR,
-    "torch.autograd.grad of a tensor that the root was not computed from",
-    _search,
-)

@@ -43,7 +43,14 @@ from gradviz.diagnose.without_gradient import (
 from gradviz.query.missing_gradients import Lack
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "unused-parameter",
+    WARNING,
+    "a parameter that no op reads",
+    needs=(Need.PASS, Need.DETAILS),
+    follows=("detached-path", "stale-optimizer", "no-graph"),
+)
+def unused_parameter(case: Case) -> Iterator[Found]:
     unused = {
         lack.leaf: lack
         for lack in case.of(lacking)
@@ -84,13 +91,3 @@ def _removed(spot: Spot) -> list[Edit]:
     name = target.attr if isinstance(target, ast.Attribute) else target.id
     uses = len(re.findall(rf"\b{re.escape(name)}\b", source.text))
     return [source.removed(statement)] if uses == 1 else []
-
-
-RULE = Rule(
-    "unused-parameter",
-    WARNING,
-    "a parameter that no op reads",
-    _search,
-    needs=(Need.PASS, Need.DETAILS),
-    follows=("detached-path", "stale-optimizer", "no-graph"),
-)

@@ -39,7 +39,13 @@ from gradviz.sets import distinct
 _LEAST = 2  # the fewest steps of the optimizer
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "unused-scheduler",
+    WARNING,
+    "a learning-rate scheduler that nothing steps",
+    needs=(Need.SCHEDULER, Need.STEPS, Need.START),
+)
+def unused_scheduler(case: Case) -> Iterator[Found]:
     if case.trace.meta.get("ended") != "ok":
         return
     scheduled, stepped = case.scheduled, case.training.stepped
@@ -92,12 +98,3 @@ def _in_the_loop(step: str) -> Edits:
         return [source.after(loop.body[-1], step)] if loop is not None else []
 
     return edits
-
-
-RULE = Rule(
-    "unused-scheduler",
-    WARNING,
-    "a learning-rate scheduler that nothing steps",
-    _search,
-    needs=(Need.SCHEDULER, Need.STEPS, Need.START),
-)

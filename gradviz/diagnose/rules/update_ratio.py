@@ -46,7 +46,22 @@ _CEILING = 0.3  # weights that stay smaller are still of a usual size
 _SLACK = 10.0  # an adaptive step is at most so many times its rate
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "update-ratio",
+    WARNING,
+    "steps that change weights by more than their size, or by next to nothing",
+    needs=(Need.VALUES, Need.STEPS),
+    follows=(
+        "huge-start",
+        "lr-too-large",
+        "vanished-lr",
+        "exploding-gradient",
+        "singular-derivative",
+        "vanishing-gradient",
+        "late-clip",
+    ),
+)
+def update_ratio(case: Case) -> Iterator[Found]:
     stepped, written = case.training.stepped, case.query.of(step_writes)
     events, tensors, at = written.events, written.tensors, written.steps
     states, norms = case.trace.states, case.query.of(change_norms)
@@ -157,21 +172,3 @@ def _at_most(case: Case, step: int, tensor: int, gradient: float) -> float:
             return rate * gradient if plain else np.nan
         place -= group.size
     return np.nan
-
-
-RULE = Rule(
-    "update-ratio",
-    WARNING,
-    "steps that change weights by more than their size, or by next to nothing",
-    _search,
-    needs=(Need.VALUES, Need.STEPS),
-    follows=(
-        "huge-start",
-        "lr-too-large",
-        "vanished-lr",
-        "exploding-gradient",
-        "singular-derivative",
-        "vanishing-gradient",
-        "late-clip",
-    ),
-)

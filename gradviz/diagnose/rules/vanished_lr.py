@@ -49,14 +49,22 @@ _ZERO = "the learning rate is 0 in all steps: no step changes a parameter"
 _ABOVE_ZERO = "set a rate above 0 before this step: the lr of each group of the optimizer is 0 at all steps"
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "vanished-lr",
+    WARNING,
+    "a learning rate that is almost 0 long before the end",
+    needs=(Need.VALUES, Need.STEPS),
+    follows=("unused-scheduler",),
+    threshold=Threshold(1e-6, 0, 1, "the learning rate relative to the highest one before"),
+)
+def vanished_lr(case: Case) -> Iterator[Found]:
     stepped = case.training.stepped
     for optimizer in distinct(stepped["optimizer"]).tolist():
         of_optimizer = stepped["optimizer"] == optimizer
         events, rates = stepped.events[of_optimizer], case.training.rates[of_optimizer]
         if not np.isfinite(rates).all():
             continue
-        last = _tiny_at_the_end(rates, case.settings.threshold(RULE.id, RULE.threshold))
+        last = _tiny_at_the_end(rates, vanished_lr.threshold_in(case))
         if last < max(_LEAST, _SHARE * len(rates)):
             last = _tiny_at_the_end(rates, _THOUSANDTH)
             if last < max(_LEAST, _HALF * len(rates)) or not _is_stepped_per_batch(case, optimizer):
@@ -121,14 +129,3 @@ def _has_gradients(case: Case, step: int) -> bool:
     rows = case.trace.states.rows_of(came["gradient"], came.events)
     late = (came.events > step) & (rows >= 0)
     return bool((case.trace.states.stats[rows[late], 3] > 0).any())
-
-
-RULE = Rule(
-    "vanished-lr",
-    WARNING,
-    "a learning rate that is almost 0 long before the end",
-    _search,
-    needs=(Need.VALUES, Need.STEPS),
-    follows=("unused-scheduler",),
-    threshold=Threshold(1e-6, 0, 1, "the learning rate relative to the highest one before"),
-)

@@ -46,7 +46,15 @@ _BESIDE = 1e3  # a leaf whose gradient is so many times larger than that of a le
 _ROUNDS, _LOSS = 3, -2.0  # a line is blamed from so many rounds and from a loss of two powers of ten
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "vanishing-gradient",
+    WARNING,
+    "gradients that get smaller from layer to layer until nothing is left",
+    needs=(Need.VALUES, Need.PASS, Need.DETAILS),
+    follows=("huge-start", "constant-start", "dead-relu"),
+    threshold=Threshold(1e-7, 0, math.inf, "the root mean square of a leaf's gradient"),
+)
+def vanishing_gradient(case: Case) -> Iterator[Found]:
     came, states = case.trace.table(Kind.ACCUMULATED), case.trace.states
     leaves, passes = came["tensor"], came["in_pass"]
     rms = states.finite_rms(states.rows_of(came["gradient"], came.events))
@@ -54,12 +62,7 @@ def _search(case: Case) -> Iterator[Found]:
     largest = np.zeros(len(numbers))
     known = np.isfinite(rms)
     np.maximum.at(largest, at[known], rms[known])
-    tiny = (
-        known
-        & (rms > 0)
-        & (rms < case.settings.threshold(RULE.id, RULE.threshold))
-        & (largest[at] >= _RATIO * rms)
-    )
+    tiny = known & (rms > 0) & (rms < vanishing_gradient.threshold_in(case)) & (largest[at] >= _RATIO * rms)
     if not tiny.any():
         return
     tensors, places = ranked(leaves)
@@ -177,18 +180,3 @@ def _joins(case: Case, leaf: int) -> list[int]:
         outputs = case.query.tensors.op(readers[0]).outputs
         tensor = outputs[0] if outputs else 0
     return []
-
-
-RULE = Rule(
-    "vanishing-gradient",
-    WARNING,
-    "gradients that get smaller from layer to layer until nothing is left",
-    _search,
-    needs=(Need.VALUES, Need.PASS, Need.DETAILS),
-    follows=(
-        "huge-start",
-        "constant-start",
-        "dead-relu",
-    ),
-    threshold=Threshold(1e-7, 0, math.inf, "the root mean square of a leaf's gradient"),
-)

@@ -72,7 +72,13 @@ class Axis(NamedTuple):
     is_sure: bool = True
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "wrong-axis",
+    WARNING,
+    "a softmax over another axis than its reader goes by",
+    needs=(Need.DETAILS, Need.PASS),
+)
+def wrong_axis(case: Case) -> Iterator[Found]:
     ops = case.trace.table(Kind.OP)
     softmaxes = case.trace.named(ops["op"], tuple(_OVER))
     softmaxes &= contained(ops.events, case.trace.table(Kind.NODE)["op"])
@@ -221,12 +227,3 @@ def _over(wanted: int) -> Edits:
         return []
 
     return edits
-
-
-RULE = Rule(
-    "wrong-axis",
-    WARNING,
-    "a softmax over another axis than its reader goes by",
-    _search,
-    needs=(Need.DETAILS, Need.PASS),
-)

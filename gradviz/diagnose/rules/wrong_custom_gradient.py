@@ -49,7 +49,27 @@ _FIX = (
 )
 
 
-def _search(case: Case) -> Iterator[Found]:
+def _left_out(case: Case) -> Iterator[tuple[str, str]]:
+    """The Functions that could not be compared, and why."""
+    yield from dict.fromkeys((event.function, event.why_not) for event in _compared(case) if event.why_not)
+
+
+def _compared(case: Case) -> Iterator[FunctionCompared]:
+    table = case.trace.table(Kind.COMPARED)
+    return (table.object(event) for event in table.events.tolist())
+
+
+@Rule(
+    "wrong-custom-gradient",
+    ERROR,
+    "a custom Function whose backward is not the derivative of its forward (with --check-functions or --select)",
+    needs=(Need.COMPARED, Need.DETAILS, Need.PASS),
+    opt_in=True,
+    asked_for_it=lambda case: bool(case.trace.meta.get("check_functions")),
+    left_out=_left_out,
+    at_once=True,
+)
+def wrong_custom_gradient(case: Case) -> Iterator[Found]:
     reported = set()
     for event in _compared(case):
         if event.is_wrong and (event.function, event.argument) not in reported:
@@ -81,16 +101,6 @@ def _said(event: FunctionCompared) -> str:
         f"the backward of {name} is not the derivative of its forward for {argument}{tail}: along a direction it gives "
         f"{number(event.given, 3)}, and finite differences give {number(event.found, 3)}"
     )
-
-
-def _left_out(case: Case) -> Iterator[tuple[str, str]]:
-    """The Functions that could not be compared, and why."""
-    yield from dict.fromkeys((event.function, event.why_not) for event in _compared(case) if event.why_not)
-
-
-def _compared(case: Case) -> Iterator[FunctionCompared]:
-    table = case.trace.table(Kind.COMPARED)
-    return (table.object(event) for event in table.events.tolist())
 
 
 # --- the curve of a Function
@@ -185,16 +195,3 @@ def _deviation(x: np.ndarray, y: np.ndarray, slopes: np.ndarray) -> tuple[float,
         return None
     worst = int(np.argsort(off)[len(off) // 2])
     return float(((x[1:] + x[:-1]) / 2)[near][worst]), float(true[worst]), float(given[worst])
-
-
-RULE = Rule(
-    "wrong-custom-gradient",
-    ERROR,
-    "a custom Function whose backward is not the derivative of its forward (with --check-functions or --select)",
-    _search,
-    needs=(Need.COMPARED, Need.DETAILS, Need.PASS),
-    opt_in=True,
-    asked_for_it=lambda case: bool(case.trace.meta.get("check_functions")),
-    left_out=_left_out,
-    at_once=True,
-)

@@ -110,7 +110,14 @@ def _made_at(case: Case, failure: Failure, line: int) -> tuple[Site | None, int]
     return (site, events[-1]) if events else (here, failure.event)
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "wrong-loss-input",
+    WARNING,
+    "probabilities where a loss expects logits, or no log-probabilities where it expects those",
+    needs=(Need.DETAILS,),
+    at_once=True,
+)
+def wrong_loss_input(case: Case) -> Iterator[Found]:
     yield from _uncalled(case)
     ops = case.trace.table(Kind.OP)
     wanted = {number: text for number, text in case.trace.strings.items() if text in _EXPECTING}
@@ -283,13 +290,3 @@ def _owner(call: ast.Call, value: ast.expr) -> str:
         owner = ast.unparse(function.value)
         return owner if owner.partition(".")[0] != "self" else "torch"
     return "torch"
-
-
-RULE = Rule(
-    "wrong-loss-input",
-    WARNING,
-    "probabilities where a loss expects logits, or no log-probabilities where it expects those",
-    _search,
-    needs=(Need.DETAILS,),
-    at_once=True,
-)

@@ -60,7 +60,13 @@ _DROPS = "drops units at random"
 _MIXES = "takes the statistics of the batch, and updates its own"
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "wrong-mode",
+    WARNING,
+    "dropout or batch norm in training mode while evaluating, or the other way round",
+    needs=(Need.DETAILS, Need.TRAINING),
+)
+def wrong_mode(case: Case) -> Iterator[Found]:
     roots = case.of(visits)
     yield from _evaluated_in_training_mode(case, roots)
     yield from _trained_in_evaluation_mode(case, roots)
@@ -359,12 +365,3 @@ def _is_frozen_scope(case: Case, scope: ScopeEntered) -> bool:
 def _end(case: Case, scope: ScopeEntered) -> int:
     left = case.trace.table(Kind.SCOPE_LEFT)
     return int(left.events[left["scope"] == scope.scope].min(initial=case.trace.count))
-
-
-RULE = Rule(
-    "wrong-mode",
-    WARNING,
-    "dropout or batch norm in training mode while evaluating, or the other way round",
-    _search,
-    needs=(Need.DETAILS, Need.TRAINING),
-)

@@ -81,7 +81,22 @@ _VIEWS = 4  # the most views between the zeros and the op that reads them
 _CURE = "use an op here whose derivative is not 0 everywhere"
 
 
-def _search(case: Case) -> Iterator[Found]:
+@Rule(
+    "zero-gradient",
+    WARNING,
+    "a line behind which all gradients are 0",
+    needs=(Need.VALUES, Need.DETAILS, Need.PASS),
+    follows=(
+        "huge-start",
+        "constant-start",
+        "dead-relu",
+        "constant-output",
+        "hook-changed-gradient",
+        "saturated-activation",
+        "detached-path",
+    ),
+)
+def zero_gradient(case: Case) -> Iterator[Found]:
     for block in case.of(blocks):
         made = case.query.nodes.event(block.node)
         op = case.query.nodes.op(block.node)
@@ -218,21 +233,3 @@ def _is_first_state(case: Case, block: Block) -> bool:
         made = case.query.tensors.made(made.inputs[0])
     readers = max(len(case.downstream.readers(leaf)) for leaf in block.leaves)
     return isinstance(made, TensorMade) and made.how in ZEROS and readers <= len(case.trace.passes)
-
-
-RULE = Rule(
-    "zero-gradient",
-    WARNING,
-    "a line behind which all gradients are 0",
-    _search,
-    needs=(Need.VALUES, Need.DETAILS, Need.PASS),
-    follows=(
-        "huge-start",
-        "constant-start",
-        "dead-relu",
-        "constant-output",
-        "hook-changed-gradient",
-        "saturated-activation",
-        "detached-path",
-    ),
-)

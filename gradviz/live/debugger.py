@@ -27,7 +27,7 @@ import numpy as np
 from rich.console import Console
 
 from gradviz.errors import GradvizError, text_of
-from gradviz.events.field_types import Edge, Rule, Saved
+from gradviz.events.field_types import Rule
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.events.listener import Listener, State, Where
 from gradviz.live.bad_values import BAD, FirstBad
@@ -355,19 +355,6 @@ class Pauses(Listener):
                 self._first_seen(self.bad.of_op(args, inputs, outputs, values))
             if recorder.count >= self.stop_at:
                 self._due()
-
-    def node(
-        self,
-        where: Any,
-        node: int,
-        grad_fn: str,
-        op: int | None,
-        rule: Rule,
-        outputs: Sequence[int],
-        edges: Sequence[Edge],
-        saved: Sequence[Saved],
-    ) -> None:
-        self.tell(Kind.NODE, where, (node, grad_fn, op, rule, outputs, edges, saved))
 
     def differentiated(
         self,

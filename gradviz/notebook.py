@@ -15,7 +15,7 @@ from gradviz.diagnose.marked import faults_of, mark, pass_of, pass_of_first
 from gradviz.events.holders import outermost_modules, parameters_below
 from gradviz.events.listener import Listener
 from gradviz.graph.build import build
-from gradviz.graph.model import LEAF, TENSOR, Graph, Node
+from gradviz.graph.model import LEAF, TENSOR, Graph
 from gradviz.page import ListedFinding, html
 from gradviz.pictures.picture import Page, Picture
 from gradviz.pictures.scene import Scene
@@ -175,12 +175,12 @@ def _recorded(
     if graph.of:
         shown = {node.number: node.called for node in graph.nodes.values() if node.kind in (LEAF, TENSOR)}
         graph.of = ", ".join(shown[numbers.of(tensor)] for tensor in tensors)
-    return None if any(map(_is_from_before, graph.nodes.values())) else (path, graph)
-
-
-def _is_from_before(node: Node) -> bool:
-    """Whether a tensor was made by an op before the recording."""
-    return node.kind == TENSOR and not node.is_leaf and node.op == "earlier"
+    from_before = [
+        node
+        for node in graph.nodes.values()
+        if node.kind == TENSOR and not node.is_leaf and node.op == "earlier"
+    ]
+    return None if from_before else (path, graph)
 
 
 def _with_parameters(

@@ -121,7 +121,7 @@ class Layout:
         ]
         scope: dict[str, Any] = {
             "row": PACK_NUMBERS[7], "few": PACK_NUMBERS, "pack_numbers": packed_numbers,
-            "time_links": _time_links, "chain": chain.from_iterable,
+            "time_links": lambda time: struct.unpack("<2I", struct.pack("<d", time)), "chain": chain.from_iterable,
         }  # fmt: skip
         exec(compile("\n".join(lines), "<gradviz>", "exec"), scope)
         return scope["pack"]
@@ -255,10 +255,6 @@ def _packer(field: Field) -> str:
         return f"*chain(({element}) for {', '.join(parts)} in {name})"
     of = {"text": "text", "rule": "rule", "pass": "in_pass", "back": "earlier"}.get(how)
     return f"numbers.{of}({name})" if of else name
-
-
-def _time_links(time: float) -> tuple[int, ...]:
-    return struct.unpack("<2I", struct.pack("<d", time))
 
 
 def _single(field: Field, links: Sequence[int], index: int, meanings: Meanings) -> Any:

@@ -315,12 +315,6 @@ class Prompt:
         """The index where the word before the cursor begins."""
         return self.text[: self.cursor].rstrip().rfind(" ") + 1
 
-    def _older(self) -> None:
-        self._recall(self._at + 1)
-
-    def _newer(self) -> None:
-        self._recall(self._at - 1)
-
     def _recall(self, at: int) -> None:
         if not -1 <= at < len(self._history):
             return
@@ -352,7 +346,7 @@ _EDITS: dict[str, Callable[[Prompt], None]] = {
     "end": lambda p: setattr(p, "cursor", len(p.text)),
     _CLEAR: lambda p: p._replace(0, p.cursor, ""),
     _CUT_WORD: lambda p: p._replace(p._word(), p.cursor, ""),
-    "up": Prompt._older,
-    "down": Prompt._newer,
+    "up": lambda p: p._recall(p._at + 1),
+    "down": lambda p: p._recall(p._at - 1),
     "tab": Prompt._complete,
 }

@@ -62,7 +62,8 @@ class Chunks:
             if chunk.since not in (chunk.id, since):
                 raise ValueError("a chunk belongs to no group")
             since = chunk.since
-        self._group = lru_cache(maxsize=4 * _GROUPS)(_not_read_yet)
+        # the numbers of the chunks of a group that have been read: none yet
+        self._group: Callable[[str, int], list[np.ndarray]] = lru_cache(4 * _GROUPS)(lambda table, since: [])
         self._values = lru_cache(maxsize=_VALUES)(self._read_values)
         self._header = lru_cache(maxsize=None)(self._read_header)
 
@@ -140,11 +141,6 @@ class Chunks:
     def _read_values(self, place: int) -> bytes:
         with self._payload(place) as blob:
             return expanded(blob.read())
-
-
-def _not_read_yet(table: str, since: int) -> list[np.ndarray]:
-    """The numbers of the chunks of a group that have been read: none yet."""
-    return []
 
 
 def _expanded(kept: Sequence[bytes], begins: Sequence[bool]) -> Iterator[np.ndarray]:

@@ -194,10 +194,6 @@ def _stopped(text: str) -> str:
     return GONE + match[0] if match is not None else nothing(text)
 
 
-def _passes(text: str) -> str:
-    return text if re.fullmatch(r"[a-z0-9:,-]{1,1000}", text) else GONE
-
-
 _META: dict[str, Callable[[str], str]] = {
     "gradviz": _version,
     "python": _version,
@@ -208,7 +204,7 @@ _META: dict[str, Callable[[str], str]] = {
     "values": lambda text: "none" if text == "none" else "stats",
     "scope": name,
     "last": _number,
-    "passes": _passes,
+    "passes": lambda text: text if re.fullmatch(r"[a-z0-9:,-]{1,1000}", text) else GONE,
     "check_functions": lambda text: "1",
     "profile": lambda text: "1",
     "histograms": lambda text: "1",

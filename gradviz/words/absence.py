@@ -87,10 +87,6 @@ def zero_told(stop: Stop, tensor: int, name: str) -> str:
     return say("{name}.grad is 0: {reason}", name=name, reason=say(why))
 
 
-def _emptied(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
-    return stop.say("it was set to None at {when}", when=_when(stop, absence.event))
-
-
 def _not_required(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
     maker = stop.query.tensors.made(tensor)
     said = stop.say("{name} does not require grad", name=name)
@@ -192,7 +188,9 @@ def _not_computed_from(stop: Stop, tensor: int, name: str, absence: Absence) -> 
 
 
 _REASONS = {
-    Why.EMPTIED: _emptied,
+    Why.EMPTIED: lambda stop, tensor, name, absence: stop.say(
+        "it was set to None at {when}", when=_when(stop, absence.event)
+    ),
     Why.NOT_REQUIRED: _not_required,
     Why.REPLACED: _replaced,
     Why.NON_LEAF: _non_leaf,

@@ -330,10 +330,6 @@ def _scope(stop: Stop, event: ScopeEntered) -> str:
     return text + (f" ({cls})" if cls != name else "")
 
 
-def _scope_entered(stop: Stop, event: ScopeEntered) -> str:
-    return stop.say("enters {scope}", scope=_scope(stop, event))
-
-
 def _scope_left(stop: Stop, event: ScopeLeft) -> str:
     scope = _scope(stop, stop.scope) if stop.scope is not None else stop.say("a scope")
     return stop.say("leaves {scope}", scope=scope)
@@ -561,10 +557,6 @@ def _kept(stop: Stop, event: ValueKept) -> str:
     return stop.say(told, name=stop.called(event.original))
 
 
-def _call_made(stop: Stop, event: CallMade) -> str:
-    return stop.say("{call} can be called again: its arguments are kept", call=clean(event.function))
-
-
 SENTENCES: dict[type, Callable[[Stop, Any], str]] = {
     TensorMade: _tensor_made,
     OpRan: _op_ran,
@@ -574,7 +566,7 @@ SENTENCES: dict[type, Callable[[Stop, Any], str]] = {
     GradAssigned: _grad_assigned,
     GradsCleared: _grads_cleared,
     Named: _named,
-    ScopeEntered: _scope_entered,
+    ScopeEntered: lambda stop, event: stop.say("enters {scope}", scope=_scope(stop, event)),
     ScopeLeft: _scope_left,
     PassBegan: _pass_began,
     Received: _received,
@@ -592,7 +584,9 @@ SENTENCES: dict[type, Callable[[Stop, Any], str]] = {
     GradsClipped: _clipped,
     CollectiveCalled: _collective,
     ValueKept: _kept,
-    CallMade: _call_made,
+    CallMade: lambda stop, event: stop.say(
+        "{call} can be called again: its arguments are kept", call=clean(event.function)
+    ),
     GradRead: _grad_read,
     NumberRead: _number_read,
     KernelRan: _kernel,

@@ -115,7 +115,7 @@ def test_json_has_the_findings_and_what_was_checked(gradviz_here: Command, stale
     told = json.loads(done.stdout)
     (finding,) = told["findings"]
     assert done.returncode == 1
-    assert set(finding) == {"rule", "severity", "message", "fix", "file", "line", "node", "pass"}
+    assert set(finding) == {"rule", "severity", "message", "fix", "edits", "file", "line", "node", "pass"}
     assert (finding["rule"], finding["severity"]) == ("stale-gradient", "error")
     assert (Path(finding["file"]).name, finding["line"], finding["pass"]) == ("stale.py", LINE, 2)
     names = {*told["checked"], *(rule["rule"] for rule in told["not_checked"])}

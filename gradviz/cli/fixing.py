@@ -76,8 +76,7 @@ def fix(program: Program, number: int, only_diff: bool, writes: bool) -> None:
 
     def cured(path: Path, rerun: Rerun | None) -> int:
         with opened(path) as trace:
-            report = check_trace(trace, settings=settings)
-            return _cured(report, trace, rerun, number, only_diff, writes)
+            return _cured(check_trace(trace, settings=settings), trace, rerun, number, only_diff, writes)
 
     if program.script is None or is_run(Path(program.script)):
         traces = named_traces([Path(program.script)]) if program.script is not None else [newest_trace()]
@@ -190,14 +189,9 @@ def _check_may_write(patch: Patch) -> None:
     if not any((folder / ".git").exists() for folder in stored.path.parents):
         return
     command = ["git", "--literal-pathspecs", "status", "--porcelain", "--untracked-files=all", "--"]
-    try:
-        git = subprocess.run(
-            [*command, stored.path.name], cwd=stored.path.parent, capture_output=True, text=True, check=False
-        )
-    except OSError as error:
-        raise NoFix(
-            f"git does not say whether {patch.file} is committed ({error}): nothing was written"
-        ) from error
+    git = subprocess.run(
+        [*command, stored.path.name], cwd=stored.path.parent, capture_output=True, text=True, check=False
+    )
     if git.returncode:
         raise NoFix(f"git does not say whether {patch.file} is committed: {git.stderr.strip()}")
     if git.stdout:

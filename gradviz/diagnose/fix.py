@@ -487,11 +487,10 @@ def _changes(source: SourceText, old: ast.AST, new: ast.AST) -> Iterator[Edit]:
     if kept := [part for part in ast.walk(old) if ast.dump(part) == ast.dump(new)]:
         first, last = source.span(kept[0])
         yield from (Edit(start, first, ""), Edit(last, end, ""))
-    elif any(ast.dump(part) == ast.dump(old) for part in ast.walk(new)):
-        before, _, after = code_of(_Marked(old).visit(new)).partition(_MARK)
-        if isinstance(old, _WITHOUT_BRACKETS) and after.startswith("."):
-            before, after = f"{before}(", f"){after}"
-        elif isinstance(new, _WITHOUT_BRACKETS) and isinstance(source.parent(old), _WITHOUT_BRACKETS):
+    elif (around := code_of(new).partition(ast.unparse(old)))[1]:
+        before, _, after = around
+        is_inside = isinstance(source.parent(old), _WITHOUT_BRACKETS) and source.text[start - 1] != "("
+        if is_inside and isinstance(new, _WITHOUT_BRACKETS):
             before, after = f"({before}", f"{after})"
         yield from (Edit(start, start, before), Edit(end, end, after))
     elif isinstance(old, ast.Call) and len(getattr(new, "keywords", ())) == len(old.keywords) + 1:
@@ -518,20 +517,6 @@ def _form(node: ast.AST) -> str:
     for part in _parts(node):
         text = text.replace(ast.dump(part), "_", 1)
     return text
-
-
-_MARK = "_old_"
-
-
-class _Marked(ast.NodeTransformer):
-    """Puts the name `_old_` in the place of the parts of an expression that are equal to `old`."""
-
-    def __init__(self, old: ast.AST) -> None:
-        self.old = ast.dump(old)
-
-    def visit(self, node: ast.AST) -> ast.AST:
-        """The node, with its parts."""
-        return ast.Name(_MARK) if ast.dump(node) == self.old else super().visit(node)
 
 
 def removed(spot: Spot) -> list[Edit]:

@@ -115,6 +115,7 @@ EXPRESSIONS = {
     "a part that stays": ("F.softmax(net( x ), dim=1)", "F.softmax(net(x), dim=1)", "net(x)", "net( x )"),
     "a part that needs brackets": ("2*(a+b).detach()", "(a + b).detach()", "a + b", "2*(a + b)"),
     "a part inside": ("a.sum()**0.5", "a.sum() ** 0.5", "(a.sum() + 1e-12) ** 0.5", "(a.sum() + 1e-12)**0.5"),
+    "a part in brackets": ("(a+b)**0.5", "(a + b) ** 0.5", "(a + b + 1e-12) ** 0.5", "(a+b + 1e-12)**0.5"),
     "an argument before a comma": ("f(x,  # x\n)", "f(x)", "f(x, dim=1)", "f(x, dim=1,  # x\n)"),
     "an argument in brackets": ("f((x))", "f(x)", "f(x, dim=1)", "f((x), dim=1)"),
     "other arguments": ("Loss(a, b,k=1)", "Loss(a, b, k=1)", "Loss(k=1)(a, b)", "Loss(k=1)(a, b)"),

@@ -51,6 +51,7 @@ ADVISED = {
     "scheduler-order: in a trainer",
     "scheduler-order: a schedule stepped per micro-batch",
     "silent-write: an alias that was saved",
+    "singular-derivative: a row of zeros that is normalised",
     "stale-graph: a scale that is derived once",
     "stale-graph: a closure that evaluates the loss of old values",
     "stale-graph: a closure that runs no pass",

@@ -14,21 +14,7 @@ from rich.text import Text
 
 from gradviz.errors import GradvizError
 from gradviz.events.kinds import Kind
-from gradviz.explain.by_norms import (
-    ABOUT,
-    Contribution,
-    Hop,
-    Hops,
-    NormReason,
-    Reason,
-    files_are_told,
-    hop_cells,
-    paths_text,
-    percent,
-    reason_called,
-    stages_of,
-    value_text,
-)
+from gradviz.explain import by_norms
 from gradviz.query.gradient_paths import (
     Decomposition,
     Missing,
@@ -68,7 +54,7 @@ def why(
     number: int | None = None,
     most: int = PATHS,
     alone_of: AloneOf | None = None,
-) -> Reason | NormReason:
+) -> by_norms.Reason | by_norms.NormReason:
     """The origin of the gradient of a tensor in pass `number` (None: the last pass that gave it a gradient), as its
     `most` largest contributions. If its elements were not recorded: the strongest path, by norms. `tensor` is a name
     such as `w`, `net.0.weight[3, 0]` or `t12`. `alone_of` gives the exact contributions where the trace does not show
@@ -82,14 +68,14 @@ def why(
 
 def _why(
     words: Words, text: str, number: int | None, most: int, alone_of: AloneOf | None
-) -> Reason | NormReason:
+) -> by_norms.Reason | by_norms.NormReason:
     query = words.query
     tensor, called, index = _named(words, text)
     if number is not None and number not in query.passes.by_number:
         raise NoAnswer(f"there is no pass {number}: the trace has {len(query.trace.passes)}")
     node, nr, number, event, gradient = _came(words, tensor, called, number)
     region = _region(query, index, called, gradient, event)
-    hops = Hops(words, query.deliveries(number))
+    hops = by_norms.Hops(words, query.deliveries(number))
     roots = listed([words.called(root.tensor) for root in query.passes.began(number).roots])
     try:
         sum_over_paths = Paths(query, number, node, nr, region).decomposed(gradient, event, most)
@@ -100,13 +86,13 @@ def _why(
             raise NoAnswer(
                 f"the elements of the gradient of {called} were not recorded: record with gradviz trace --values full"
             ) from None
-        stages = stages_of(hops, way)
+        stages = by_norms.stages_of(hops, way)
         size = value.shape, norm_of(value), odd_of(value)
-        return NormReason(tensor, called, number, event, roots, *size, stages)
+        return by_norms.NormReason(tensor, called, number, event, roots, *size, stages)
     unknown = ""
     if alone_of is not None:
         sum_over_paths, unknown = _exact(sum_over_paths, number, region, alone_of)
-    return Reason(
+    return by_norms.Reason(
         tensor,
         called,
         index,
@@ -141,10 +127,10 @@ def _exact(
     return with_contributions(sum_over_paths, alone, region), ""
 
 
-def _contribution(path: Path, hops: Hops) -> Contribution:
+def _contribution(path: Path, hops: by_norms.Hops) -> by_norms.Contribution:
     left_out = max(len(path.steps) - 2 * _ENDS, 0)
     steps = (*path.steps[:_ENDS], *path.steps[_ENDS + left_out :])
-    return Contribution(
+    return by_norms.Contribution(
         path.contribution, path.share, path.exact, path.cut, tuple(map(hops.of, steps)), left_out
     )
 
@@ -225,13 +211,13 @@ def _region(query: Query, index: str, called: str, gradient: int, event: int) ->
 _HEAD, _TAIL = 6, 8  # the most hops that are shown at the ends of a path
 
 
-def reason_text(reason: Reason) -> Group:
+def reason_text(reason: by_norms.Reason) -> Group:
     """The gradient, its largest contributions, and the check that they add up."""
     head = Text.assemble(
         "gradient of ",
-        (reason_called(reason), "bold"),
-        f" = {value_text(reason.gradient)}  in pass {reason.number} (event {reason.event + 1}): "
-        f"{paths_text(reason.paths)} from {clean(reason.roots)}",
+        (by_norms.reason_called(reason), "bold"),
+        f" = {by_norms.value_text(reason.gradient)}  in pass {reason.number} (event {reason.event + 1}): "
+        f"{by_norms.paths_text(reason.paths)} from {clean(reason.roots)}",
     )
     parts: list[RenderableType] = [head, Text()]
     for position, contribution in enumerate(reason.contributions, 1):
@@ -239,14 +225,16 @@ def reason_text(reason: Reason) -> Group:
     return Group(*parts, *_sum(reason))
 
 
-def _contribution_text(contribution: Contribution, position: int, reason: Reason) -> Iterator[RenderableType]:
-    share = "" if np.isnan(contribution.share) else f"{percent(contribution.share)}  "
-    about = "" if contribution.exact else f"{ABOUT} "
-    yield Text.assemble(f"{position}. ", (f"{about}{share}", "bold"), value_text(contribution.value))
+def _contribution_text(
+    contribution: by_norms.Contribution, position: int, reason: by_norms.Reason
+) -> Iterator[RenderableType]:
+    share = "" if np.isnan(contribution.share) else f"{by_norms.percent(contribution.share)}  "
+    about = "" if contribution.exact else f"{by_norms.ABOUT} "
+    yield Text.assemble(f"{position}. ", (f"{about}{share}", "bold"), by_norms.value_text(contribution.value))
     yield Padding(_chain(contribution), (0, 0, 0, 3))
 
 
-def _chain(contribution: Contribution) -> Table:
+def _chain(contribution: by_norms.Contribution) -> Table:
     """The hops of a path from the root on, one in each line."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
@@ -255,20 +243,20 @@ def _chain(contribution: Contribution) -> Table:
     table.add_column(style="green", overflow="fold", ratio=2)
     table.add_column(style="dim", no_wrap=True)
     hops = contribution.hops
-    with_file = files_are_told(hop.site for hop in hops)
+    with_file = by_norms.files_are_told(hop.site for hop in hops)
     if contribution.cut:
         table.add_row("…", "gradients meet here whose elements were not recorded (--values full)")
     left_out = contribution.left_out + max(len(hops) - _HEAD - _TAIL, 0)
     for hop in hops[:_HEAD] if left_out else hops:
-        table.add_row(*map(Text, hop_cells(hop, with_file)))
+        table.add_row(*map(Text, by_norms.hop_cells(hop, with_file)))
     if left_out:
         table.add_row("…", f"{left_out:,} more steps")
         for hop in hops[-_TAIL:]:
-            table.add_row(*map(Text, hop_cells(hop, with_file)))
+            table.add_row(*map(Text, by_norms.hop_cells(hop, with_file)))
     return table
 
 
-def _sum(reason: Reason) -> Iterator[Text]:
+def _sum(reason: by_norms.Reason) -> Iterator[Text]:
     others = reason.paths - len(reason.contributions)
     if not np.isfinite(reason.gradient).all():
         yield Text(
@@ -276,9 +264,9 @@ def _sum(reason: Reason) -> Iterator[Text]:
         )
         return
     if others:
-        yield _line("others", f"{paths_text(others)} together: {value_text(reason.rest)}")
+        yield _line("others", f"{by_norms.paths_text(others)} together: {by_norms.value_text(reason.rest)}")
     if np.any(reason.hooks):
-        yield _line("hooks", f"hooks on {clean(reason.called)} add {value_text(reason.hooks)}")
+        yield _line("hooks", f"hooks on {clean(reason.called)} add {by_norms.value_text(reason.hooks)}")
     same = "it is the recorded gradient" if reason.adds_up else "NOT the recorded gradient"
     size = float(np.max(np.abs(reason.gradient), initial=0.0)) or 1.0
     off = (
@@ -297,7 +285,7 @@ def _sum(reason: Reason) -> Iterator[Text]:
             else "is known of PyTorch's passes with gradviz trace --values full"
         )
         yield _line(
-            ABOUT,
+            by_norms.ABOUT,
             "ops below mix their elements: each of them has the share of its size in the sum; what each brings alone "
             + alone,
         )
@@ -307,7 +295,7 @@ def _line(label: str, text: str) -> Text:
     return Text.assemble((f"{label:8}", "dim"), text)
 
 
-def _addition(reason: Reason) -> str:
+def _addition(reason: by_norms.Reason) -> str:
     """The contributions as a sum of numbers, or of shares if the gradient has several elements. Of zeros there are no
     shares: the sum is that of the values."""
     terms = [contribution.value for contribution in reason.contributions]
@@ -318,15 +306,15 @@ def _addition(reason: Reason) -> str:
     else:
         shares = [contribution.share for contribution in reason.contributions]
         shares += [reason.rest_share] * (reason.paths > len(shares))
-        total = value_text(reason.gradient)
+        total = by_norms.value_text(reason.gradient)
         if np.isnan(shares).any():
-            texts = list(map(value_text, terms))
+            texts = list(map(by_norms.value_text, terms))
         else:
-            texts = [*map(percent, shares), *(["hooks"] * bool(np.any(reason.hooks)))]
+            texts = [*map(by_norms.percent, shares), *(["hooks"] * bool(np.any(reason.hooks)))]
     return " + ".join(f"({one})" if one.startswith("-") else one for one in texts) + f" = {total}"
 
 
-def reason_json(reason: Reason) -> dict[str, Any]:
+def reason_json(reason: by_norms.Reason) -> dict[str, Any]:
     """The reason as plain data."""
     return {
         "tensor": reason.called,
@@ -353,7 +341,7 @@ def reason_json(reason: Reason) -> dict[str, Any]:
     }
 
 
-def _step(hop: Hop) -> dict[str, Any]:
+def _step(hop: by_norms.Hop) -> dict[str, Any]:
     return {
         "node": hop.node or None,
         "grad_fn": hop.grad_fn or None,

@@ -11,26 +11,9 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from gradviz.errors import GradvizError, nearest
+from gradviz.graph import model
 from gradviz.graph.function_scopes import with_equal_blocks, with_function_scopes
 from gradviz.graph.groups import DATA_BOX, PLACE, REPEAT, RUN, SCOPE, Group, ancestors, groups
-from gradviz.graph.model import (
-    DATA,
-    GRAD,
-    GROUP,
-    LEAF,
-    OP,
-    SAVED,
-    TENSOR,
-    VIEW,
-    Box,
-    Edge,
-    Graph,
-    Node,
-    Scope,
-    ends_with,
-    learns,
-    no_collection,
-)
 from gradviz.graph.roll import places
 from gradviz.tracefile import Snapshot
 
@@ -46,8 +29,8 @@ class FoldError(GradvizError):
     """There is no such scope. The message is one line and suggests the nearest name."""
 
 
-@no_collection()
-def fold(graph: Graph, tree: dict[str, Group], closed: set[str]) -> Graph:
+@model.no_collection()
+def fold(graph: model.Graph, tree: dict[str, Group], closed: set[str]) -> model.Graph:
     """A copy of the graph in which each of the `closed` groups is one node of kind "group".
 
     If closed groups are nested, the outermost is shown. Edges of one kind between the same two nodes become one edge,
@@ -57,7 +40,7 @@ def fold(graph: Graph, tree: dict[str, Group], closed: set[str]) -> Graph:
     if not drawn_as:
         return graph
     hidden_scopes = {group.scope for group in drawn_as.values() if group.kind == SCOPE}
-    nodes: dict[str, Node] = {}
+    nodes: dict[str, model.Node] = {}
     places: dict[str, int] = {}  # a group takes the place of its first op
     for place, node in enumerate(graph.nodes.values()):
         group = drawn_as.get(node.id)
@@ -68,7 +51,7 @@ def fold(graph: Graph, tree: dict[str, Group], closed: set[str]) -> Graph:
         else:
             if group.id not in nodes:
                 nodes[group.id] = _group_node(group, tree, graph)
-            if group.id not in places or (node.kind == OP and OP not in nodes[group.id].held):
+            if group.id not in places or (node.kind == model.OP and model.OP not in nodes[group.id].held):
                 places[group.id] = place
             _add_to_group(nodes[group.id], node)
     nodes = {name: nodes[name] for name in sorted(nodes, key=places.__getitem__)}
@@ -81,12 +64,12 @@ def fold(graph: Graph, tree: dict[str, Group], closed: set[str]) -> Graph:
     return result
 
 
-def boxes(graph: Graph, tree: dict[str, Group], closed: set[str]) -> list[Node]:
+def boxes(graph: model.Graph, tree: dict[str, Group], closed: set[str]) -> list[model.Node]:
     """The nodes of kind "group" that `fold` makes for the `closed` groups, without the rest of the graph: it is
     faster."""
     drawn_as = _drawn_as(tree, closed)
     nodes = dict(graph.nodes)
-    by_id: dict[str, Node] = {}
+    by_id: dict[str, model.Node] = {}
     for group in drawn_as.values():
         if group.id not in by_id:
             by_id[group.id] = _group_node(group, tree, graph)
@@ -97,7 +80,7 @@ def boxes(graph: Graph, tree: dict[str, Group], closed: set[str]) -> list[Node]:
     return [*by_id.values()]
 
 
-def _scopes_outside_of_data(graph: Graph, tree: dict[str, Group]) -> dict[str, Scope]:
+def _scopes_outside_of_data(graph: model.Graph, tree: dict[str, Group]) -> dict[str, model.Scope]:
     """The scopes with their calls, without the calls that only prepared data."""
     calls = Counter[str]()
     for group in tree.values():
@@ -122,12 +105,12 @@ def _counted(count: int, thing: str) -> str:
     return f"{count:,} {thing}{'s' * (count != 1)}"
 
 
-def _told(nodes: Iterable[Node], hidden: int) -> list[str]:
+def _told(nodes: Iterable[model.Node], hidden: int) -> list[str]:
     """The notes above a picture about what was folded."""
-    boxes = [node for node in nodes if node.kind == GROUP]
+    boxes = [node for node in nodes if node.kind == model.GROUP]
     inside = [node for node in boxes if node.op != PLACE]
     rolled = sum(node.count > 1 for node in boxes if node.op in (PLACE, SCOPE))
-    ops = sum(node.held.get(OP, 0) for node in inside)
+    ops = sum(node.held.get(model.OP, 0) for node in inside)
     what = _counted(ops, "op") if ops else _counted(hidden, "node")
     notes = []
     if inside:
@@ -150,17 +133,17 @@ def _drawn_as(tree: dict[str, Group], closed: set[str]) -> dict[str, Group]:
     return {name: outermost[group] for group in outermost for name in tree[group].members}
 
 
-def _group_node(group: Group, tree: dict[str, Group], graph: Graph) -> Node:
+def _group_node(group: Group, tree: dict[str, Group], graph: model.Graph) -> model.Node:
     around = tree[group.parent].scope if group.parent else ""
-    node = Node(group.id, GROUP, int(group.id.removeprefix("g")), name=group.label, op=group.kind)
+    node = model.Node(group.id, model.GROUP, int(group.id.removeprefix("g")), name=group.label, op=group.kind)
     node.scope, node.count, node.held = around, group.count, Counter()
     if group.kind in (SCOPE, PLACE, DATA_BOX):
         known = graph.scopes.get(group.scope) if group.kind == SCOPE else None
-        node.box = Box(known.type if known is not None else "")
+        node.box = model.Box(known.type if known is not None else "")
     return node
 
 
-def _add_to_group(group: Node, node: Node) -> None:
+def _add_to_group(group: model.Node, node: model.Node) -> None:
     """Add the marks of a node to its group: ran, error, finding, root, requires grad, and the first source line."""
     held = group.held
     assert isinstance(held, Counter)
@@ -178,16 +161,16 @@ def _add_to_group(group: Node, node: Node) -> None:
     group.collectives = group.collectives or node.collectives
     if group.line is None and node.line is not None:
         group.file, group.line, group.text = node.file, node.line, node.text
-    is_leaf = node.kind == LEAF or (node.kind == TENSOR and node.is_leaf and group.op == SCOPE)
-    if group.box is not None and group.op != DATA_BOX and learns(node) and not node.buffer and is_leaf:
+    is_leaf = node.kind == model.LEAF or (node.kind == model.TENSOR and node.is_leaf and group.op == SCOPE)
+    if group.box is not None and group.op != DATA_BOX and model.learns(node) and not node.buffer and is_leaf:
         group.box.parameters[node.number] = node  # the last version, which has the gradient
-    if group.op == PLACE and node.kind == OP:
-        group.args = node.args if held[OP] == 1 or group.args == node.args else ""
+    if group.op == PLACE and node.kind == model.OP:
+        group.args = node.args if held[model.OP] == 1 or group.args == node.args else ""
         group.grad_fn = group.grad_fn or node.grad_fn
 
 
 def closed_places(
-    graph: Graph, tree: dict[str, Group], depth: int | None = None, unfolded: Iterable[str] = ()
+    graph: model.Graph, tree: dict[str, Group], depth: int | None = None, unfolded: Iterable[str] = ()
 ) -> set[str]:
     """The groups of a rolled graph to close: each place, and so many modules that about FEW boxes are shown. Modules of
     one kind at one level are opened together or not at all: a reader would look for the reason why two of three blocks
@@ -217,7 +200,7 @@ def closed_places(
     return set(tree) - opened
 
 
-def _of_one_kind(graph: Graph, tree: dict[str, Group], scopes: Iterable[Group]) -> list[list[Group]]:
+def _of_one_kind(graph: model.Graph, tree: dict[str, Group], scopes: Iterable[Group]) -> list[list[Group]]:
     """The modules of one class at one level, the outer levels first. A function of the program is of the kind of its
     name."""
     alike: dict[tuple[int, str], list[Group]] = {}
@@ -233,7 +216,7 @@ def _growth(groups: Iterable[Group]) -> int:
     return sum(len(group.children) + len(group.members) - 1 for group in groups)
 
 
-def _outermost(graph: Graph, tree: dict[str, Group]) -> int:
+def _outermost(graph: model.Graph, tree: dict[str, Group]) -> int:
     """The number of boxes that are shown if all groups are closed."""
     grouped = sum(len(group.members) for group in tree.values())
     return len(graph.nodes) - grouped + sum(not group.parent for group in tree.values())
@@ -245,7 +228,7 @@ def _is_closed_scope(tree: dict[str, Group], group: Group, opened: set[str]) -> 
     return inner.kind == SCOPE and inner.id not in opened
 
 
-def _is_written_out(graph: Graph, tree: dict[str, Group], group: Group) -> bool:
+def _is_written_out(graph: model.Graph, tree: dict[str, Group], group: Group) -> bool:
     """Whether a module has modules, or runs code of the program's own. A function that does one thing is a box."""
     inner = [tree[name] for name in group.children]
     if graph.is_plain(group.scope) and _is_one_box(group) and inner[0].kind != SCOPE:
@@ -254,7 +237,7 @@ def _is_written_out(graph: Graph, tree: dict[str, Group], group: Group) -> bool:
 
 
 def closed_by_default(
-    graph: Graph,
+    graph: model.Graph,
     tree: dict[str, Group],
     most: int = AIM,
     depth: int | None = None,
@@ -298,12 +281,12 @@ def _turn(group: Group, level: int, inside: Counter[str]) -> tuple[int, int, int
 
 
 def folded(
-    graph: Graph,
+    graph: model.Graph,
     depth: int | None = None,
     unfold: Iterable[str] = (),
     rolled: bool | None = None,
     most: int = MOST,
-) -> Graph:
+) -> model.Graph:
     """The graph as a picture shows it. The user chooses `depth`, `unfold`, and with `rolled` whether each place in the
     program is one box. `most` is the largest number of nodes that is not folded.
 
@@ -328,7 +311,7 @@ def folded(
     return fold(graph, tree, closed_by_default(graph, tree, min(AIM, most), depth, opened))
 
 
-def _of_a_page(graph: Graph, tree: dict[str, Group], closed: set[str]) -> Graph:
+def _of_a_page(graph: model.Graph, tree: dict[str, Group], closed: set[str]) -> model.Graph:
     """A rolled graph folded so that it is not too high for a page. While a chain of boxes is too long, the innermost
     open modules are closed, and the modules around them that would show only one box."""
     while True:
@@ -349,12 +332,12 @@ def _is_one_box(group: Group) -> bool:
     return len(group.children) == 1 and not group.members
 
 
-def _rows(graph: Graph) -> int:
+def _rows(graph: model.Graph) -> int:
     """The number of boxes in the longest chain of data."""
     rows = dict.fromkeys(graph.nodes, 1)
     following: dict[str, list[str]] = {}
     for edge in graph.edges:
-        if edge.kind == DATA and not edge.again:
+        if edge.kind == model.DATA and not edge.again:
             following.setdefault(edge.source, []).append(edge.target)
     for name in graph.nodes:  # in the order in which they ran
         for target in following.get(name, ()):
@@ -362,16 +345,18 @@ def _rows(graph: Graph) -> int:
     return max(rows.values(), default=0)
 
 
-def is_clearer_rolled(graph: Graph, is_asked: bool = False, most: int = MOST) -> bool:
+def is_clearer_rolled(graph: model.Graph, is_asked: bool = False, most: int = MOST) -> bool:
     """Whether modules, or a loop, make a smaller picture than the operations one by one."""
-    ops = [node for node in graph.nodes.values() if node.kind == OP]
+    ops = [node for node in graph.nodes.values() if node.kind == model.OP]
     if any(node.scope for node in ops):
         return is_asked or len(graph.nodes) > FEW
     places_of_ops = {(node.file, node.line, node.col, node.end_col) for node in ops}
     return len(graph.nodes) > most and 2 * len(places_of_ops) <= len(ops)
 
 
-def find_scopes(tree: dict[str, Group], name: str, scopes: Mapping[str, Scope] | None = None) -> list[str]:
+def find_scopes(
+    tree: dict[str, Group], name: str, scopes: Mapping[str, model.Scope] | None = None
+) -> list[str]:
     """The groups that `--unfold NAME` selects: by id, by a scope's path or the end of it, by class, or by label. A
     pattern such as `encoder.*` selects all that it fits.
 
@@ -386,7 +371,7 @@ def find_scopes(tree: dict[str, Group], name: str, scopes: Mapping[str, Scope] |
         if group.kind == SCOPE:
             names |= {group.scope, group.scope.replace("/", "."), types.get(group.scope, "")}
         known |= names
-        is_end = group.kind == SCOPE and ends_with(group.scope, name)
+        is_end = group.kind == SCOPE and model.ends_with(group.scope, name)
         if is_end or name in names or any(fnmatchcase(one, name) for one in names):
             matching.append(group.id)
     if matching:
@@ -405,27 +390,29 @@ class Merging:
     """The edges between the nodes of a folded graph. `nodes` are the nodes that are shown, in their order, and
     `drawn_as` has the group that replaces each hidden node."""
 
-    def __init__(self, graph: Graph, nodes: Mapping[str, Node], drawn_as: Mapping[str, Group]) -> None:
+    def __init__(
+        self, graph: model.Graph, nodes: Mapping[str, model.Node], drawn_as: Mapping[str, Group]
+    ) -> None:
         self.graph, self.nodes, self.drawn_as = graph, nodes, drawn_as
         self.order = {name: number for number, name in enumerate(nodes)}
-        self.is_rolled = any(node.op == PLACE for node in nodes.values() if node.kind == GROUP)
+        self.is_rolled = any(node.op == PLACE for node in nodes.values() if node.kind == model.GROUP)
         self.turns = self._turns() if self.is_rolled else {}
 
     def note_shapes(self) -> None:
         """Note the shapes of the tensors that come into each group and go out of it."""
         drawn_as = self.drawn_as
         for edge in self.graph.edges:
-            if edge.kind != DATA:
+            if edge.kind != model.DATA:
                 continue
             source, target = drawn_as.get(edge.source), drawn_as.get(edge.target)
             is_merged = source is not None or target is not None
             if is_merged and not _is_read_by_rollout(source, target):
                 self._note_shapes(edge, source, target)
 
-    def edges(self) -> list[Edge]:
+    def edges(self) -> list[model.Edge]:
         """The merged edges. Also notes the shapes of the tensors that come into each group and go out of it."""
         self.note_shapes()
-        merged: dict[tuple[Any, ...], Edge] = {}
+        merged: dict[tuple[Any, ...], model.Edge] = {}
         moved: dict[tuple[Any, ...], set[str]] = {}  # the tensors and gradients along each edge
         drawn_as = self.drawn_as
         for edge in self.graph.edges:
@@ -438,7 +425,7 @@ class Merging:
             if source is target and not self._leads_to_another_turn(edge, source):
                 self._note_cut(edge, source)
                 continue
-            if self.is_rolled and (edge.kind == SAVED or (edge.kind == VIEW and not edge.cut)):
+            if self.is_rolled and (edge.kind == model.SAVED or (edge.kind == model.VIEW and not edge.cut)):
                 continue
             ends = source.id if source else edge.source, target.id if target else edge.target
             key = (*ends, edge.kind, edge.cut, edge.label)
@@ -447,16 +434,16 @@ class Merging:
                 merged[key] = replace(edge, source=ends[0], target=ends[1], count=0, again=again)
                 moved[key] = set()
             one = merged[key]
-            moved[key].add(edge.target if edge.kind == GRAD else edge.source)
+            moved[key].add(edge.target if edge.kind == model.GRAD else edge.source)
             one.count = len(moved[key]) if self.is_rolled else one.count + 1
             one.gradient = one.gradient or edge.gradient
             one.due = one.due or edge.due
             one.value = max(one.value, edge.value, key=_size)  # NaN or inf if one has it
         return list(merged.values())
 
-    def _note_shapes(self, edge: Edge, source: Group | None, target: Group | None) -> None:
+    def _note_shapes(self, edge: model.Edge, source: Group | None, target: Group | None) -> None:
         """Note the shape of a tensor that comes into a group or goes out of it."""
-        is_result = self.graph.nodes[edge.source].kind == OP
+        is_result = self.graph.nodes[edge.source].kind == model.OP
         tensor = self.graph.nodes[edge.target if is_result else edge.source]
         is_parameter = not is_result and tensor.parameter
         shape = "" if tensor.shape is None else "scalar" if tensor.shape == () else str(list(tensor.shape))
@@ -474,7 +461,7 @@ class Merging:
             else:
                 _add(self.nodes[target.id], "takes", shape)
 
-    def _note_cut(self, edge: Edge, group: Group | None) -> None:
+    def _note_cut(self, edge: model.Edge, group: Group | None) -> None:
         box = self.nodes[group.id].box if group is not None else None
         if box is not None and edge.cut:
             box.cuts.add(edge.cut)
@@ -482,7 +469,7 @@ class Merging:
 
     def _leads_back(self, kind: str, source: str, target: str) -> bool:
         """Whether an edge closes a loop: a box that ran later leads to one that ran earlier, or to itself."""
-        earlier, later = (target, source) if kind == GRAD else (source, target)
+        earlier, later = (target, source) if kind == model.GRAD else (source, target)
         return self.is_rolled and self.order[earlier] >= self.order[later]
 
     # --- turns of loops
@@ -493,7 +480,7 @@ class Merging:
         count: dict[str, int] = {}
         before = None
         for node in self.graph.nodes.values():
-            if node.kind != OP:
+            if node.kind != model.OP:
                 continue
             group = self.drawn_as.get(node.id)
             if group is not None and group.kind == DATA_BOX:
@@ -504,22 +491,24 @@ class Merging:
             if group is not None:
                 turns[node.id] = count[group.id]
         for node in self.graph.nodes.values():
-            if node.kind == OP and node.pair and node.id in turns:
+            if node.kind == model.OP and node.pair and node.id in turns:
                 turns[node.pair] = turns[node.id]
             elif node.maker and node.maker in turns:
                 turns[node.id] = turns[node.maker]
         for edge in self.graph.edges:
             is_result = (
-                edge.kind == DATA and edge.source in turns and self.graph.nodes[edge.source].kind == OP
+                edge.kind == model.DATA
+                and edge.source in turns
+                and self.graph.nodes[edge.source].kind == model.OP
             )
             if is_result and self.drawn_as.get(edge.target) is self.drawn_as[edge.source]:
                 turns[edge.target] = turns[edge.source]
         return turns
 
-    def _leads_to_another_turn(self, edge: Edge, group: Group | None) -> bool:
+    def _leads_to_another_turn(self, edge: model.Edge, group: Group | None) -> bool:
         """Whether an edge inside a group leads from one turn of a loop to another. A buffer of a module was made before
         the first turn, and no turn passes it to the next."""
-        if group is None or group.kind not in (SCOPE, PLACE) or edge.kind not in (DATA, GRAD):
+        if group is None or group.kind not in (SCOPE, PLACE) or edge.kind not in (model.DATA, model.GRAD):
             return False
         if self.graph.nodes[edge.source].buffer:
             return False
@@ -532,14 +521,14 @@ def _is_read_by_rollout(source: Group | None, target: Group | None) -> bool:
     return target is not None and target.kind == DATA_BOX and source is not target
 
 
-def _name_in(scope: str, parameter: Node) -> str:
+def _name_in(scope: str, parameter: model.Node) -> str:
     """The name of another module's parameter that a module reads; of a tied one, also its name in the module."""
     within = scope.replace("/", ".") + "."
     own = next((name.removeprefix(within) for name in parameter.tied if name.startswith(within)), "")
     return f"{parameter.name} as {own}" if own else parameter.name or ""
 
 
-def _add(node: Node, part: str, shape: str) -> None:
+def _add(node: model.Node, part: str, shape: str) -> None:
     if node.box is not None and shape:
         getattr(node.box, part)[shape] = None
 

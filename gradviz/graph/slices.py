@@ -6,31 +6,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from gradviz.errors import GradvizError, nearest
-from gradviz.graph.model import (
-    DATA,
-    GRAD,
-    GRAD_FN,
-    LEAF,
-    MUTATION,
-    OP,
-    TENSOR,
-    VIEW,
-    Edge,
-    Graph,
-    Node,
-    ends_with,
-)
+from gradviz.graph import model
 from gradviz.system.paths import file_name
 
 HOPS = 3
-_COMPUTES = (DATA, MUTATION, VIEW)  # edges along which values move
+_COMPUTES = (model.DATA, model.MUTATION, model.VIEW)  # edges along which values move
 
 
 class SliceError(GradvizError):
     """There is no such node, or no such path. The message is one line for the user."""
 
 
-def find_nodes(graph: Graph, text: str) -> list[str]:
+def find_nodes(graph: model.Graph, text: str) -> list[str]:
     """The ids of the nodes that `text` selects: an id, a tensor's name, the name of a `grad_fn` or an op, `FILE:LINE`,
     or a scope with everything in it. Raises SliceError with the nearest name if there is none."""
     if text in graph.nodes:
@@ -49,22 +36,22 @@ def find_nodes(graph: Graph, text: str) -> list[str]:
 _NOWHERE = 5
 
 
-def _place_of(text: str, node: Node) -> int:
+def _place_of(text: str, node: model.Node) -> int:
     """Where a text is found at a node, the most exact place first: as the name of a tensor, of a grad_fn, of an op, as
     its line, or as a scope around it; otherwise _NOWHERE."""
     lines = () if node.file is None else (f"{file_name(node.file)}:{node.line}", f"{node.file}:{node.line}")
     parts = node.scope.split("/")
     found = (
-        node.kind in (LEAF, TENSOR) and text in (node.name, node.called, *node.tied),
-        node.kind == GRAD_FN and node.name == text,
-        node.kind == OP and text in (node.name, node.op),
+        node.kind in (model.LEAF, model.TENSOR) and text in (node.name, node.called, *node.tied),
+        node.kind == model.GRAD_FN and node.name == text,
+        node.kind == model.OP and text in (node.name, node.op),
         text in lines,
-        any(ends_with("/".join(parts[:depth]), text) for depth in range(1, len(parts) + 1)),
+        any(model.ends_with("/".join(parts[:depth]), text) for depth in range(1, len(parts) + 1)),
     )
     return found.index(True) if True in found else _NOWHERE
 
 
-def around(graph: Graph, text: str, hops: int = HOPS) -> Graph:
+def around(graph: model.Graph, text: str, hops: int = HOPS) -> model.Graph:
     """The nodes at most `hops` edges away from the nodes that `text` selects, and the grad_fns of their ops.
     Raises SliceError."""
     middle = find_nodes(graph, text)
@@ -72,11 +59,11 @@ def around(graph: Graph, text: str, hops: int = HOPS) -> Graph:
     return _part(graph, _with_pairs(graph, near), f"at most {hops} edge{'s' * (hops != 1)} around {text}")
 
 
-def between(graph: Graph, start: str, end: str) -> Graph:
+def between(graph: model.Graph, start: str, end: str) -> model.Graph:
     """The nodes on paths from one node to another, and the grad_fns of their ops. Raises SliceError."""
     starts, ends = find_nodes(graph, start), find_nodes(graph, end)
     edges = [edge for edge in graph.edges if edge.kind in _COMPUTES]
-    edges += [replace(e, source=e.target, target=e.source) for e in graph.edges if e.kind == GRAD]
+    edges += [replace(e, source=e.target, target=e.source) for e in graph.edges if e.kind == model.GRAD]
     after = _reached(_neighbours(edges), starts)
     before = _reached(_neighbours(edges, back=True), ends)
     way = after & before
@@ -85,17 +72,17 @@ def between(graph: Graph, start: str, end: str) -> Graph:
     return _part(graph, _with_pairs(graph, way), f"from {start} to {end}")
 
 
-def only_grad(graph: Graph) -> Graph:
+def only_grad(graph: model.Graph) -> model.Graph:
     """Only nodes that gradients can reach: tensors that require grad, the ops that made them, and grad_fns."""
     kept = {
         node.id
         for node in graph.nodes.values()
-        if node.requires_grad or node.kind == GRAD_FN or (node.kind == OP and node.grad_fn)
+        if node.requires_grad or node.kind == model.GRAD_FN or (node.kind == model.OP and node.grad_fn)
     }
     return _part(graph, kept, "only what requires grad")
 
 
-def _neighbours(edges: Iterable[Edge], both: bool = False, back: bool = False) -> dict[str, list[str]]:
+def _neighbours(edges: Iterable[model.Edge], both: bool = False, back: bool = False) -> dict[str, list[str]]:
     neighbours: dict[str, list[str]] = {}
     for edge in edges:
         if both or not back:
@@ -117,11 +104,11 @@ def _reached(
     return reached
 
 
-def _with_pairs(graph: Graph, kept: set[str]) -> set[str]:
+def _with_pairs(graph: model.Graph, kept: set[str]) -> set[str]:
     return kept | {pair for name in kept if (pair := graph.nodes[name].pair) in graph.nodes}
 
 
-def _part(graph: Graph, kept: set[str], what: str) -> Graph:
+def _part(graph: model.Graph, kept: set[str], what: str) -> model.Graph:
     nodes = {name: node for name, node in graph.nodes.items() if name in kept}
     edges = [edge for edge in graph.edges if edge.source in kept and edge.target in kept]
     left_out = len(graph.nodes) - len(nodes)

@@ -9,19 +9,8 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 from rich.text import Text
 
-from gradviz.events.kinds import (
-    REQUIRES_GRAD,
-    Accumulated,
-    ErrorRaised,
-    NodeMade,
-    OpRan,
-    PassBegan,
-    Produced,
-    Received,
-    ScopeEntered,
-    ScopeLeft,
-    TangentPushed,
-)
+from gradviz.events import kinds
+from gradviz.events.kinds import REQUIRES_GRAD
 from gradviz.query.flow import op_of
 from gradviz.query.ops import function_name
 from gradviz.words.chain import so_far
@@ -59,11 +48,11 @@ def neighbourhood(stop: Stop, most: int) -> Neighbourhood | None:
     graph."""
     if most < 2:
         return None
-    made = isinstance(stop.event, NodeMade)
+    made = isinstance(stop.event, kinds.NodeMade)
     node = (0 if made else stop.node) or _running(stop) or _failed(stop)
     if node:
         return _Backward(stop, node).drawn(most)
-    if isinstance(stop.event, PassBegan):
+    if isinstance(stop.event, kinds.PassBegan):
         roots = [root.node for root in stop.event.roots if root.node]
         return _Backward(stop, roots[0]).drawn(most) if roots else None
     maker = _maker(stop)
@@ -72,23 +61,30 @@ def neighbourhood(stop: Stop, most: int) -> Neighbourhood | None:
 
 def _failed(stop: Stop) -> int:
     """The node at which an error was raised; 0 if there is none."""
-    return stop.event.node if isinstance(stop.event, ErrorRaised) and stop.moment.pass_info is not None else 0
+    return (
+        stop.event.node
+        if isinstance(stop.event, kinds.ErrorRaised) and stop.moment.pass_info is not None
+        else 0
+    )
 
 
 def _running(stop: Stop) -> int:
     """The node whose backward the event is part of; 0 if there is none."""
-    if not isinstance(stop.event, (OpRan, ScopeEntered, ScopeLeft)) or stop.moment.pass_info is None:
+    if (
+        not isinstance(stop.event, (kinds.OpRan, kinds.ScopeEntered, kinds.ScopeLeft))
+        or stop.moment.pass_info is None
+    ):
         return 0
     return stop.words.running(stop.moment)
 
 
-def _maker(stop: Stop) -> OpRan | None:
+def _maker(stop: Stop) -> kinds.OpRan | None:
     """The op that the event records, or the op that made the tensor of the event."""
-    if isinstance(stop.event, OpRan):
+    if isinstance(stop.event, kinds.OpRan):
         return stop.event
-    if isinstance(stop.event, NodeMade) and stop.event.op >= 0:
+    if isinstance(stop.event, kinds.NodeMade) and stop.event.op >= 0:
         return stop.query.tensors.op(stop.event.op)
-    if isinstance(stop.event, TangentPushed):
+    if isinstance(stop.event, kinds.TangentPushed):
         return op_of(stop.query, stop.event.tensor)
     return None
 
@@ -140,7 +136,7 @@ class _Backward:
     def _givers(self, node: int) -> Iterator[int]:
         for delivery in self.stop.moment.arrivals(node)[:MOST_LISTED]:
             event = self.stop.trace.event(delivery.event)
-            if isinstance(event, Produced):
+            if isinstance(event, kinds.Produced):
                 yield event.node
 
     def _spot(self, node: int) -> Spot:
@@ -172,17 +168,17 @@ class _Backward:
 
     def _current(self, edges: list[tuple[int, int]]) -> dict[tuple[int, int], str]:
         event, stop = self.stop.event, self.stop
-        if isinstance(event, Produced):
+        if isinstance(event, kinds.Produced):
             flows = {
                 (event.node, flow.node): stop.brief(flow.gradient)
                 for flow in event.flows
                 if flow.node and flow.gradient
             }
-        elif isinstance(event, (Received, Accumulated)):
+        elif isinstance(event, (kinds.Received, kinds.Accumulated)):
             flows = {}
             for delivery in stop.moment.arrivals(event.node)[:MOST_LISTED]:
                 giver = stop.trace.event(delivery.event)
-                if isinstance(giver, Produced):
+                if isinstance(giver, kinds.Produced):
                     flows[giver.node, event.node] = stop.brief(delivery.gradient)
         else:
             flows = {}
@@ -192,7 +188,7 @@ class _Backward:
 class _Forward:
     """An op with the ops and leaves that led to it; each is identified by the event that made it."""
 
-    def __init__(self, stop: Stop, op: OpRan) -> None:
+    def __init__(self, stop: Stop, op: kinds.OpRan) -> None:
         self.stop, self.op = stop, op
         self.tensors = {op.index: op.outputs[0] if len(op.outputs) == 1 else 0}
 
@@ -207,7 +203,7 @@ class _Forward:
     def _makers(self, event: int) -> list[int]:
         made = self.stop.trace.event(event)
         makers = []
-        for tensor in dict.fromkeys(made.inputs) if isinstance(made, OpRan) else ():
+        for tensor in dict.fromkeys(made.inputs) if isinstance(made, kinds.OpRan) else ():
             maker = self.stop.query.tensors.made(tensor) if tensor else None
             if maker is not None:
                 makers.append(maker.index)
@@ -224,7 +220,7 @@ class _Forward:
         return Spot(event, HERE if event == self.op.index else DONE, self._kind(made, tensor), value)
 
     def _kind(self, made: object, tensor: int) -> str:
-        if isinstance(made, OpRan):
+        if isinstance(made, kinds.OpRan):
             node = self.stop.query.nodes.main_of_op(made.index)
             if node:
                 return self.stop.words.node_name(node)

@@ -19,6 +19,7 @@ from gradviz.events.listener import LeafHistogram
 from gradviz.events.site import Place
 from gradviz.events.values import BINS, COUNTS, Stat
 from gradviz.sets import contained, distinct
+from gradviz.tracefile import sound
 from gradviz.tracefile.batch import ByKind
 from gradviz.tracefile.chunks import NOT_PLAIN, SCOPE, Chunks
 from gradviz.tracefile.columns import Table
@@ -28,21 +29,6 @@ from gradviz.tracefile.file import is_being_recorded
 from gradviz.tracefile.pass_rows import ErrorInfo, PassInfo, PassTable, SiteOps
 from gradviz.tracefile.printed_lines import PrintedLine
 from gradviz.tracefile.sites import DEEPEST, Frame, Site, joined
-from gradviz.tracefile.sound import (
-    Known,
-    Numbers,
-    check_callers,
-    check_heads,
-    check_marks,
-    check_nesting,
-    check_numbers,
-    check_rows,
-    check_states,
-    form_of,
-    kinds_of,
-    names_of,
-    pairs_of,
-)
 from gradviz.tracefile.states import Snapshot, States
 
 
@@ -136,7 +122,10 @@ class Tables(Doors):
         """The derivatives of operations as text, by number."""
         rows = self._rows("SELECT id, inputs, elementwise FROM rules")
         with told_of(self.path):
-            return {number: Rule(pairs_of(inputs), bool(elementwise)) for number, inputs, elementwise in rows}
+            return {
+                number: Rule(sound.pairs_of(inputs), bool(elementwise))
+                for number, inputs, elementwise in rows
+            }
 
     def rule(self, number: int) -> Rule:
         """One rule by its number."""
@@ -147,8 +136,8 @@ class Tables(Doors):
         """The shapes, dtypes and devices of tensors, by number."""
         rows = self._rows("SELECT id, shape, dtype, device FROM forms")
         with told_of(self.path):
-            check_numbers([number for number, *_ in rows], "forms")
-            return {number: form_of(*form) for number, *form in rows}
+            sound.check_numbers([number for number, *_ in rows], "forms")
+            return {number: sound.form_of(*form) for number, *form in rows}
 
     @cached_property
     def sites(self) -> dict[int, Site]:
@@ -161,9 +150,9 @@ class Tables(Doors):
         columns = "id, parent, file, line, col, end_line, end_col, function, names, library"
         rows = self._rows(f"SELECT {columns} FROM sites")
         with told_of(self.path):
-            check_numbers([number for number, *_ in rows], "places")
+            sound.check_numbers([number for number, *_ in rows], "places")
             frames = {row[0]: _frame_of(*row) for row in rows}
-            check_callers({number: frame.parent for number, frame in frames.items()}, DEEPEST + 1)
+            sound.check_callers({number: frame.parent for number, frame in frames.items()}, DEEPEST + 1)
         return frames
 
     @lru_cache(maxsize=64)  # noqa: B019  (a trace lives as long as its program)
@@ -228,7 +217,7 @@ def _frame_of(
     library: int,
 ) -> Frame:  # fmt: skip
     """A frame from its row. Raises ValueError if its names are no list of texts."""
-    named = names_of(names)
+    named = sound.names_of(names)
     place = Place(file, line, col, end_line, end_col, function, named, False)
     return Frame(number, parent if 0 <= parent < number else 0, place, named, bool(library))
 
@@ -375,27 +364,27 @@ class Trace(Tables):
         for chunk, numbers in zip(self.chunks.list, self.chunks.each("events"), strict=True):
             if len(numbers) * numbers.itemsize != chunk.events * ROW.itemsize:
                 raise ValueError("there are fewer or more events than there should be")
-            check_heads(numbers)
+            sound.check_heads(numbers)
             yield numbers
 
     def _check(self, rows: np.ndarray) -> None:
         """Check that all events, and the rows of tables about them, fit together."""
-        kinds = kinds_of(rows)
-        check_rows(rows, kinds, self._nameable)
-        check_nesting(rows["head"])
+        kinds = sound.kinds_of(rows)
+        sound.check_rows(rows, kinds, self._nameable)
+        sound.check_nesting(rows["head"])
         self._check_passes(self._passes_told, kinds, rows["a"])
         self._check_places([error.site for error in self.errors])
-        check_marks(kinds, rows["a"], Kind.ERROR, [error.event for error in self.errors], [])
+        sound.check_marks(kinds, rows["a"], Kind.ERROR, [error.event for error in self.errors], [])
 
     @cached_property
-    def _nameable(self) -> Known:
+    def _nameable(self) -> sound.Known:
         """The numbers that events may name."""
         stored = {
-            "text": Numbers(self.strings),
-            "rule": Numbers(self.rules),
-            "pass": Numbers(self._passes_nameable),
+            "text": sound.Numbers(self.strings),
+            "rule": sound.Numbers(self.rules),
+            "pass": sound.Numbers(self._passes_nameable),
         }
-        return Known(Numbers(self._frames), stored)
+        return sound.Known(sound.Numbers(self._frames), stored)
 
     @property
     def _passes_nameable(self) -> list[int]:
@@ -409,7 +398,7 @@ class Trace(Tables):
             for backward_pass in passes
             if backward_pass.last is not None and backward_pass.last < len(kinds)
         ]
-        check_marks(
+        sound.check_marks(
             kinds,
             firsts,
             Kind.PASS_BEGAN,
@@ -417,7 +406,9 @@ class Trace(Tables):
             [backward_pass.number for backward_pass in passes],
         )
         lasts = [backward_pass.last or 0 for backward_pass in ended]
-        check_marks(kinds, firsts, Kind.PASS_ENDED, lasts, [backward_pass.number for backward_pass in ended])
+        sound.check_marks(
+            kinds, firsts, Kind.PASS_ENDED, lasts, [backward_pass.number for backward_pass in ended]
+        )
 
     def _check_places(self, sites: list[int]) -> None:
         if not self._nameable.sites.include(np.array(sites, np.int64)):
@@ -426,7 +417,7 @@ class Trace(Tables):
     @cached_property
     def kinds(self) -> np.ndarray:
         """The kind of each event, as `Kind` numbers."""
-        return kinds_of(self.events)
+        return sound.kinds_of(self.events)
 
     @cached_property
     def threads(self) -> np.ndarray:
@@ -605,7 +596,7 @@ class Trace(Tables):
             firsts = [*self._firsts, self.chunks.events]
             if not len(states) and len(self.indices(Kind.OP, Kind.TENSOR)):
                 raise ValueError("states are missing")
-            check_states(states.tensors, states.bases, states.events, states.firsts_of_chunks, firsts)
+            sound.check_states(states.tensors, states.bases, states.events, states.firsts_of_chunks, firsts)
         return states
 
     def _values(self, chunk: int) -> bytes:

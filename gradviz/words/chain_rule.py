@@ -5,23 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gradviz.events.kinds import (
-    Accumulated,
-    ErrorRaised,
-    GradAssigned,
-    GradsCleared,
-    Hooked,
-    Mutated,
-    NodeMade,
-    NumberRead,
-    OpRan,
-    PassBegan,
-    PassEnded,
-    Produced,
-    Received,
-    Retained,
-    TangentPushed,
-)
+from gradviz.events import kinds
 from gradviz.query.birth import NAN, birth
 from gradviz.query.chain_step import ChainStep, chain_step
 from gradviz.query.flow import why_no_node
@@ -54,10 +38,10 @@ _MANY = 1000  # accumulations
 
 def why(stop: Stop) -> list[str]:
     """The chain rule at an event, as lines of text."""
-    if isinstance(stop.event, PassEnded) and ended_by_error(stop):
+    if isinstance(stop.event, kinds.PassEnded) and ended_by_error(stop):
         return why(stop.other(stop.k - 1))
     nothing = sentence(stop)
-    if not isinstance(stop.event, NumberRead):  # whose sentence says that no gradient flows
+    if not isinstance(stop.event, kinds.NumberRead):  # whose sentence says that no gradient flows
         nothing = stop.say("{sentence}: no derivative is involved", sentence=nothing)
     return [*(_explained(stop) or [nothing]), *_bad(stop)]
 
@@ -76,10 +60,10 @@ def _explained(stop: Stop) -> list[str]:
 # --- backward
 
 
-def _node(stop: Stop, event: Received | Produced) -> Iterator[str]:
+def _node(stop: Stop, event: kinds.Received | kinds.Produced) -> Iterator[str]:
     made = stop.node_made
     received = stop.moment.received(event.node)
-    produced = event if isinstance(event, Produced) else _produced_later(stop, event)
+    produced = event if isinstance(event, kinds.Produced) else _produced_later(stop, event)
     where = "" if made is None else f" ({title(stop).split(' · ')[0]})"
     of = stop.words.expression_of(made, LONGEST)
     yield stop.say(
@@ -102,7 +86,9 @@ def _node(stop: Stop, event: Received | Produced) -> Iterator[str]:
             yield stop.say("  {name}: it needs no gradient", name=stop.called(edge.tensor))
 
 
-def _leaf(stop: Stop, event: Received | Produced, received: Received | None) -> Iterator[str]:
+def _leaf(
+    stop: Stop, event: kinds.Received | kinds.Produced, received: kinds.Received | None
+) -> Iterator[str]:
     """The gradients that arrived at a leaf, and their sum if there are several paths."""
     came = stop.moment.arrivals(event.node)
     gradients = [gradient for gradient in (received.gradients if received is not None else ()) if gradient]
@@ -112,7 +98,7 @@ def _leaf(stop: Stop, event: Received | Produced, received: Received | None) -> 
         )
         for delivery in came[:MOST_LISTED]:
             giver, words = stop.trace.event(delivery.event), stop.compact(delivery.gradient)
-            if isinstance(giver, Produced):
+            if isinstance(giver, kinds.Produced):
                 node, of = stop.words.node_name(giver.node), _made_by(stop, giver.node)
                 yield stop.say("    {value}  from {node}{of}", value=words, node=node, of=of)
         if more := len(came[MOST_LISTED:]):
@@ -132,15 +118,15 @@ def _made_by(stop: Stop, node: int) -> str:
     return (stop.say(" of {expression}", expression=text) if text else "") + stop.words.at_line(made.site)
 
 
-def _produced_later(stop: Stop, event: Received) -> Produced | None:
+def _produced_later(stop: Stop, event: kinds.Received) -> kinds.Produced | None:
     """The gradients that a node is about to give, taken from the next event; None if that is another event."""
     if event.index + 1 >= stop.trace.count:
         return None
     after = stop.trace.event(event.index + 1)
-    return after if isinstance(after, Produced) and after.node == event.node else None
+    return after if isinstance(after, kinds.Produced) and after.node == event.node else None
 
 
-def _edge(stop: Stop, step: ChainStep, upstream: list[str], produced: Produced | None) -> Iterator[str]:
+def _edge(stop: Stop, step: ChainStep, upstream: list[str], produced: kinds.Produced | None) -> Iterator[str]:
     words, tensor = stop.words, step.tensor
     name = stop.called(tensor) if tensor else step.symbol or stop.say("an input")
     yield stop.say("  for {name}:", name=name)
@@ -166,7 +152,7 @@ def _edge(stop: Stop, step: ChainStep, upstream: list[str], produced: Produced |
             yield f"    {words.derivative(tensor, stop.moment)}: {so_far(words, after.moment, edge.node, edge.nr)}"
 
 
-def _accumulated(stop: Stop, event: Accumulated) -> Iterator[str]:
+def _accumulated(stop: Stop, event: kinds.Accumulated) -> Iterator[str]:
     say, name, now = stop.say, stop.called(event.tensor), stop.value(event.grad)
     came = stop.value_before(event.gradient)
     before = stop.before.grad(event.tensor) if stop.before is not None else 0
@@ -183,7 +169,7 @@ def _accumulated(stop: Stop, event: Accumulated) -> Iterator[str]:
         yield say("  {now}: .grad was None, so it is now this gradient", now=now)
 
 
-def _pass_began(stop: Stop, event: PassBegan) -> Iterator[str]:
+def _pass_began(stop: Stop, event: kinds.PassBegan) -> Iterator[str]:
     for root in event.roots:
         name = stop.end(root.tensor)
         yield stop.say(
@@ -194,7 +180,7 @@ def _pass_began(stop: Stop, event: PassBegan) -> Iterator[str]:
     )
 
 
-def _pass_ended(stop: Stop, event: PassEnded) -> Iterator[str]:
+def _pass_ended(stop: Stop, event: kinds.PassEnded) -> Iterator[str]:
     """The leaves without a gradient after the pass, with the reasons."""
     yield sentence(stop)
     lines = without_grad_told(stop) or [stop.say("each leaf that requires grad has a gradient")]
@@ -207,9 +193,9 @@ def _pass_ended(stop: Stop, event: PassEnded) -> Iterator[str]:
     yield from (f"  {line}" for line in lines)
 
 
-def _cleared(stop: Stop, event: GradAssigned | GradsCleared) -> Iterator[str]:
+def _cleared(stop: Stop, event: kinds.GradAssigned | kinds.GradsCleared) -> Iterator[str]:
     """A cleared gradient whose leaf was never updated by it."""
-    leaves = (event.tensor,) if isinstance(event, GradAssigned) else event.tensors
+    leaves = (event.tensor,) if isinstance(event, kinds.GradAssigned) else event.tensors
     lines = [line for leaf in leaves[:_MOST] if (line := _never_updated(stop, leaf))]
     if lines:
         yield sentence(stop)
@@ -228,12 +214,12 @@ def _never_updated(stop: Stop, leaf: int) -> str:
     return stop.say(text, name=stop.called(leaf), event=stop.event_of(born), count=many)
 
 
-def _retained(stop: Stop, event: Retained) -> Iterator[str]:
+def _retained(stop: Stop, event: kinds.Retained) -> Iterator[str]:
     text = "{name} is a non-leaf, but retain_grad() made it keep its gradient: {value}"
     yield stop.say(text, name=stop.called(event.tensor), value=stop.value(event.grad))
 
 
-def _hooked(stop: Stop, event: Hooked) -> Iterator[str]:
+def _hooked(stop: Stop, event: kinds.Hooked) -> Iterator[str]:
     yield f"hook {clean(event.hook)} replaced {stop.value(event.before)} by {stop.value(event.after)}"
     yield "  the result of the hook is used from here on, in place of the gradient of the chain rule"
 
@@ -241,7 +227,7 @@ def _hooked(stop: Stop, event: Hooked) -> Iterator[str]:
 # --- forward
 
 
-def _op(stop: Stop, event: OpRan) -> Iterator[str]:
+def _op(stop: Stop, event: kinds.OpRan) -> Iterator[str]:
     say = stop.say
     outputs = stop.listed(map(stop.standing, event.outputs)) if event.outputs else say("nothing")
     nodes = [stop.query.nodes.event(node) for node in stop.query.nodes.of_op(event.index)]
@@ -265,12 +251,12 @@ def _op(stop: Stop, event: OpRan) -> Iterator[str]:
             yield from _made_node(stop, made)
 
 
-def _node_made(stop: Stop, event: NodeMade) -> Iterator[str]:
+def _node_made(stop: Stop, event: kinds.NodeMade) -> Iterator[str]:
     yield sentence(stop)
     yield from _made_node(stop, event)
 
 
-def _made_node(stop: Stop, made: NodeMade) -> Iterator[str]:
+def _made_node(stop: Stop, made: kinds.NodeMade) -> Iterator[str]:
     """The derivatives that a node will compute in backward, and the tensors that it saves for them."""
     say = stop.say
     for i, edge in enumerate(made.edges[:MOST_LISTED]):
@@ -290,7 +276,7 @@ def _made_node(stop: Stop, made: NodeMade) -> Iterator[str]:
         yield say("  for that it saves {saved}: do not change them in place before backward", saved=saved)
 
 
-def _tangent(stop: Stop, event: TangentPushed) -> Iterator[str]:
+def _tangent(stop: Stop, event: kinds.TangentPushed) -> Iterator[str]:
     say, name, value = stop.say, stop.called(event.tensor), stop.value(event.tangent)
     if pushed_through(stop, event) is None:
         text = "{name} is given the tangent {value}: the direction in which to differentiate"
@@ -310,7 +296,7 @@ def _tangent(stop: Stop, event: TangentPushed) -> Iterator[str]:
 # --- what went wrong
 
 
-def _mutated(stop: Stop, event: Mutated) -> Iterator[str]:
+def _mutated(stop: Stop, event: kinds.Mutated) -> Iterator[str]:
     yield sentence(stop)
     yield from _overwritten(stop, event.tensor)
     added = added_up(stop.query, event.tensor, stop.k)
@@ -332,7 +318,7 @@ def _overwritten(stop: Stop, tensor: int) -> Iterator[str]:
         yield stop.say("  {needed} and has not run yet: its backward would fail", needed=needed)
 
 
-def _error(stop: Stop, event: ErrorRaised) -> Iterator[str]:
+def _error(stop: Stop, event: kinds.ErrorRaised) -> Iterator[str]:
     made = stop.query.nodes.event(event.node)
     yield sentence(stop)
     if made is None:
@@ -375,18 +361,18 @@ def _bad(stop: Stop) -> Iterator[str]:
 
 
 EXPLAINED: dict[type, Callable[[Stop, Any], Iterator[str]]] = {
-    Received: _node,
-    Produced: _node,
-    Accumulated: _accumulated,
-    PassBegan: _pass_began,
-    PassEnded: _pass_ended,
-    GradAssigned: _cleared,
-    GradsCleared: _cleared,
-    Retained: _retained,
-    Hooked: _hooked,
-    OpRan: _op,
-    NodeMade: _node_made,
-    TangentPushed: _tangent,
-    Mutated: _mutated,
-    ErrorRaised: _error,
+    kinds.Received: _node,
+    kinds.Produced: _node,
+    kinds.Accumulated: _accumulated,
+    kinds.PassBegan: _pass_began,
+    kinds.PassEnded: _pass_ended,
+    kinds.GradAssigned: _cleared,
+    kinds.GradsCleared: _cleared,
+    kinds.Retained: _retained,
+    kinds.Hooked: _hooked,
+    kinds.OpRan: _op,
+    kinds.NodeMade: _node_made,
+    kinds.TangentPushed: _tangent,
+    kinds.Mutated: _mutated,
+    kinds.ErrorRaised: _error,
 }

@@ -10,23 +10,8 @@ from typing import Any, NamedTuple
 
 from rich.cells import cell_len
 
-from gradviz.events.kinds import (
-    LEAF,
-    REQUIRES_GRAD,
-    Accumulated,
-    ErrorRaised,
-    Hooked,
-    Mutated,
-    NodeMade,
-    OpRan,
-    PassBegan,
-    Produced,
-    Received,
-    Retained,
-    Stepped,
-    TangentPushed,
-    TensorMade,
-)
+from gradviz.events import kinds
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD
 from gradviz.query.curves import Trend
 from gradviz.query.failures import is_refusal
 from gradviz.query.optimizer_steps import update_step
@@ -66,9 +51,9 @@ def rows_of_event(stop: Stop) -> list[Row]:
 # --- backward
 
 
-def _node(stop: Stop, event: Received | Produced) -> Iterator[Row]:
+def _node(stop: Stop, event: kinds.Received | kinds.Produced) -> Iterator[Row]:
     received = stop.moment.received(event.node)
-    produced = event if isinstance(event, Produced) else None
+    produced = event if isinstance(event, kinds.Produced) else None
     tensors = stop.node_tensors
     for i, gradient in enumerate(received.gradients if received is not None else ()):
         tensor = tensors[i] if i < len(tensors) else 0
@@ -98,7 +83,7 @@ def origin(stop: Stop, node: int, nr: int) -> str:
     meeting, received = stop.moment.meeting(node, nr), stop.moment.received(node)
     arrivals = meeting.arrivals
     first = (stop.trace.event(delivery.event) for delivery in arrivals[:MOST_LISTED])
-    events = [event for event in first if isinstance(event, Produced)]
+    events = [event for event in first if isinstance(event, kinds.Produced)]
     if not events:
         return ""
     parts = addition(stop.words, stop.moment, arrivals)
@@ -110,7 +95,7 @@ def origin(stop: Stop, node: int, nr: int) -> str:
     return f"{total}  ← {stop.listed(givers)}"
 
 
-def _givers(stop: Stop, given: list[Produced]) -> list[str]:
+def _givers(stop: Stop, given: list[kinds.Produced]) -> list[str]:
     """The names of nodes; if several have the same name, with the output of each."""
     nodes = list(dict.fromkeys(event.node for event in given))
     names = [stop.words.node_name(node) for node in nodes]
@@ -123,7 +108,7 @@ def _givers(stop: Stop, given: list[Produced]) -> list[str]:
     ]
 
 
-def _local(stop: Stop, made: NodeMade) -> Iterator[Row]:
+def _local(stop: Stop, made: kinds.NodeMade) -> Iterator[Row]:
     """The local derivative of each edge that carries a gradient, and the sum over broadcast dimensions."""
     for step in islice(steps_at(stop, made), MOST_LISTED):
         for text in filter(None, (local(stop.words, step), whole_op(stop.words, step))):
@@ -133,14 +118,14 @@ def _local(stop: Stop, made: NodeMade) -> Iterator[Row]:
     yield from _more("local", stop, made)
 
 
-def _more(label: str, stop: Stop, made: NodeMade) -> Iterator[Row]:
+def _more(label: str, stop: Stop, made: kinds.NodeMade) -> Iterator[Row]:
     """The number of edges of a node that have no row of their own: `stack` may have thousands."""
     more = sum(bool(edge.node) for edge in made.edges) - MOST_LISTED
     if more > 0:
         yield Row(label, stop.say("… and {count} more", count=f"{more:,}"), "dim")
 
 
-def _accumulated(stop: Stop, event: Accumulated) -> Iterator[Row]:
+def _accumulated(stop: Stop, event: kinds.Accumulated) -> Iterator[Row]:
     name = stop.called(event.tensor)
     derivative = stop.words.derivative(event.tensor, stop.moment)
     came = stop.value_before(event.gradient)
@@ -154,7 +139,7 @@ def _accumulated(stop: Stop, event: Accumulated) -> Iterator[Row]:
         yield Row("passes", f"{bars(trend, _BARS)}  {_trend_told(stop, trend)}", "dim")
 
 
-def added(stop: Stop, event: Accumulated) -> str:
+def added(stop: Stop, event: kinds.Accumulated) -> str:
     """The gradients whose sum arrived at a leaf: `1 + 0.6 = 1.6`; empty if there is only one, or if a hook changed
     the sum."""
     meeting = stop.moment.meeting(event.node)
@@ -174,16 +159,16 @@ def _trend_told(stop: Stop, trend: Trend) -> str:
     return stop.say(text, first=first, last=last, passes=len(trend.norms), all=f"{trend.of:,}")
 
 
-def _retained(stop: Stop, event: Retained) -> Iterator[Row]:
+def _retained(stop: Stop, event: kinds.Retained) -> Iterator[Row]:
     yield Row("retained", f"{stop.called(event.tensor)}.grad = {stop.value(event.grad)}", "green")
 
 
-def _hooked(stop: Stop, event: Hooked) -> Iterator[Row]:
+def _hooked(stop: Stop, event: kinds.Hooked) -> Iterator[Row]:
     yield Row("before", stop.value(event.before), "cyan")
     yield Row("after", stop.value(event.after), "green")
 
 
-def _pass_began(stop: Stop, event: PassBegan) -> Iterator[Row]:
+def _pass_began(stop: Stop, event: kinds.PassBegan) -> Iterator[Row]:
     for root in event.roots:
         node = stop.words.node_name(root.node) if root.node else stop.say("nothing")
         yield Row("root", f"{stop.end(root.tensor)} = {stop.value(root.tensor)}")
@@ -215,14 +200,14 @@ def waiting_told(stop: Stop, node: int, nr: int) -> str:
 # --- forward
 
 
-def _made(stop: Stop, event: TensorMade) -> Iterator[Row]:
+def _made(stop: Stop, event: kinds.TensorMade) -> Iterator[Row]:
     flags = stop.moment.flags(event.tensor)
     yield Row("value", f"{stop.called(event.tensor)} = {stop.value(event.tensor)}", "green")
     text = f"is_leaf={bool(flags & LEAF)}, requires_grad={bool(flags & REQUIRES_GRAD)}"
     yield Row("flags", text, "dim")
 
 
-def _op(stop: Stop, event: OpRan) -> Iterator[Row]:
+def _op(stop: Stop, event: kinds.OpRan) -> Iterator[Row]:
     for tensor in dict.fromkeys(t for t in event.inputs if t and t not in stop.written):
         yield Row("input", f"{stop.called(tensor)} = {stop.value(tensor)}{_tangent_of(stop, tensor)}", "cyan")
     for tensor in event.outputs:
@@ -232,7 +217,7 @@ def _op(stop: Stop, event: OpRan) -> Iterator[Row]:
             yield Row("output", f"{stop.called(tensor)} = {stop.value(tensor)}", "green")
 
 
-def _node_made(stop: Stop, event: NodeMade) -> Iterator[Row]:
+def _node_made(stop: Stop, event: kinds.NodeMade) -> Iterator[Row]:
     yield from _local(stop, event)
     if any(edge.node for edge in event.edges):
         yield Row("edges", f"{clean(event.grad_fn)} → {leads_to(stop, event)}")
@@ -245,7 +230,7 @@ def _tangent_of(stop: Stop, tensor: int) -> str:
     return f", tangent {stop.value(tangent)}" if tangent else ""
 
 
-def _tangent(stop: Stop, event: TangentPushed) -> Iterator[Row]:
+def _tangent(stop: Stop, event: kinds.TangentPushed) -> Iterator[Row]:
     """Values and tangents side by side."""
     summands = terms(stop, event)
     cells = [
@@ -274,7 +259,7 @@ def _padded(text: str, width: int) -> str:
     return text + " " * (width - cell_len(text))
 
 
-def _mutated(stop: Stop, event: Mutated) -> Iterator[Row]:
+def _mutated(stop: Stop, event: kinds.Mutated) -> Iterator[Row]:
     if formula := update_told(stop, event):
         yield Row("step", formula, "cyan")
     yield from _written(stop, event.tensor)
@@ -300,32 +285,32 @@ def needed_by(stop: Stop, tensor: int) -> list[str]:
     return lines
 
 
-def _stepped(stop: Stop, event: Stepped) -> Iterator[Row]:
+def _stepped(stop: Stop, event: kinds.Stepped) -> Iterator[Row]:
     for tensor in event.parameters:
         grad = stop.moment.grad(tensor)
         yield Row("parameter", f"{stop.called(tensor)}.grad = {stop.value(grad) if grad else 'None'}")
 
 
-def _error(stop: Stop, event: ErrorRaised) -> Iterator[Row]:
+def _error(stop: Stop, event: kinds.ErrorRaised) -> Iterator[Row]:
     message = f"{event.type}: {event.message}" if is_refusal(event) else event.message
     for line in message.strip().splitlines():
         yield Row("error", clean(line), "red")
 
 
 ROWS: dict[type, Callable[[Stop, Any], Iterator[Row]]] = {
-    TensorMade: _made,
-    OpRan: _op,
-    NodeMade: _node_made,
-    TangentPushed: _tangent,
-    Mutated: _mutated,
-    Stepped: _stepped,
-    PassBegan: _pass_began,
-    Received: _node,
-    Produced: _node,
-    Accumulated: _accumulated,
-    Retained: _retained,
-    Hooked: _hooked,
-    ErrorRaised: _error,
+    kinds.TensorMade: _made,
+    kinds.OpRan: _op,
+    kinds.NodeMade: _node_made,
+    kinds.TangentPushed: _tangent,
+    kinds.Mutated: _mutated,
+    kinds.Stepped: _stepped,
+    kinds.PassBegan: _pass_began,
+    kinds.Received: _node,
+    kinds.Produced: _node,
+    kinds.Accumulated: _accumulated,
+    kinds.Retained: _retained,
+    kinds.Hooked: _hooked,
+    kinds.ErrorRaised: _error,
 }
 
 
@@ -334,7 +319,7 @@ ROWS: dict[type, Callable[[Stop, Any], Iterator[Row]]] = {
 _NAME = re.compile(r"weight_decay|momentum|buffer|grad|eps|lr|m̂|v̂|w")
 
 
-def update_told(stop: Stop, event: Mutated) -> str:
+def update_told(stop: Stop, event: kinds.Mutated) -> str:
     """The computation of a parameter's new value by an optimizer; empty if it is not known, or the parameter is
     large."""
     update = update_step(stop.query, event)

@@ -5,50 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from gradviz.events import kinds
 from gradviz.events.field_types import Rule
-from gradviz.events.kinds import (
-    LEAF,
-    REQUIRES_GRAD,
-    TIED,
-    UNWATCHED,
-    VIEW,
-    Accumulated,
-    CallMade,
-    CollectiveCalled,
-    ElementsBinned,
-    ErrorRaised,
-    FunctionCompared,
-    GradAssigned,
-    GradRead,
-    GradsCleared,
-    GradsClipped,
-    GraphsAlive,
-    Hooked,
-    KernelRan,
-    Kind,
-    Mutated,
-    Named,
-    NodeMade,
-    NumberRead,
-    OpMeasured,
-    OpRan,
-    OptimizerHolds,
-    PassBegan,
-    PassEnded,
-    PassSummed,
-    Produced,
-    Received,
-    RequiresGradChanged,
-    Retained,
-    Scheduled,
-    ScopeEntered,
-    ScopeLeft,
-    Stepped,
-    StepSummed,
-    TangentPushed,
-    TensorMade,
-    ValueKept,
-)
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, TIED, UNWATCHED, VIEW, Kind
 from gradviz.query.chain_step import ChainStep, chain_step
 from gradviz.query.failures import is_refusal, refused_root
 from gradviz.query.flow import Reason, why_no_node
@@ -66,7 +25,7 @@ from gradviz.words.words import MOST_LISTED
 LONGEST = 40  # parts of a longer expression are left out, as in a name
 
 
-def call_of(stop: Stop, op: OpRan) -> str:
+def call_of(stop: Stop, op: kinds.OpRan) -> str:
     """An op as it is written in the source, otherwise as a call."""
     text = stop.words.expression(op.site, LONGEST)
     is_item = bool(stop.written) and text.endswith("]")  # from `x[0] = y`, the site covers only `x[0]`
@@ -84,7 +43,9 @@ def changes(stop: Stop, through: str = "") -> str:
 def _change(stop: Stop, tensor: int, through: str) -> str:
     name = stop.called(tensor)
     owner = next((t for t in sorted(stop.touched) if t not in stop.written), 0)
-    if isinstance(stop.event, Mutated) and stop.event.op >= 0:  # the op's event was about the other tensor
+    if (
+        isinstance(stop.event, kinds.Mutated) and stop.event.op >= 0
+    ):  # the op's event was about the other tensor
         name = stop.standing(tensor)
     elif owner and stop.moment.grad(owner):
         name = f"{stop.called(owner)}.grad"
@@ -103,7 +64,7 @@ def grad_before(stop: Stop, tensor: int) -> str:
     return stop.brief_before(grad) if grad else "None"
 
 
-def received(stop: Stop, event: Received) -> list[tuple[int, int]]:
+def received(stop: Stop, event: kinds.Received) -> list[tuple[int, int]]:
     """The gradients that a node receives, each with its output; 0 for an unknown output."""
     outputs = [*stop.node_tensors, *[0] * len(event.gradients)]
     return [
@@ -117,28 +78,28 @@ def tensor_of_edge(stop: Stop, i: int) -> int:
     return made.edges[i].tensor if made is not None and i < len(made.edges) else 0
 
 
-def leads_to(stop: Stop, node: NodeMade) -> str:
+def leads_to(stop: Stop, node: kinds.NodeMade) -> str:
     """The nodes that a node's gradients go to."""
     targets = dict.fromkeys(stop.words.node_name(edge.node) for edge in node.edges if edge.node)
     return stop.listed(targets) if targets else stop.say("no other node")
 
 
-def steps_at(stop: Stop, made: NodeMade) -> Iterator[ChainStep]:
+def steps_at(stop: Stop, made: kinds.NodeMade) -> Iterator[ChainStep]:
     """The steps of the chain rule along the edges of a node that lead on, as far as they have run at a stop."""
     for i, edge in enumerate(made.edges):
         if edge.node:
             yield _step(stop, made, i)
 
 
-def _step(stop: Stop, made: NodeMade, i: int) -> ChainStep:
+def _step(stop: Stop, made: kinds.NodeMade, i: int) -> ChainStep:
     """The step along edge i of the node of a stop; cached for the sentence and the rows of the stop."""
     if i not in stop.steps:
-        produced = stop.event if isinstance(stop.event, Produced) else None
+        produced = stop.event if isinstance(stop.event, kinds.Produced) else None
         stop.steps[i] = chain_step(stop.query, made, i, stop.moment.received(made.node), produced)
     return stop.steps[i]
 
 
-def saved_by(stop: Stop, made: NodeMade) -> str:
+def saved_by(stop: Stop, made: kinds.NodeMade) -> str:
     """The tensors that a node saved, each with its version."""
     return stop.listed(
         stop.say("{name} (version {version})", name=stop.called(tensor), version=version)
@@ -156,7 +117,7 @@ def first_sentence(message: str) -> str:
     return clean(message.strip().split("\n")[0].split(". ")[0])
 
 
-def chain_rule(stop: Stop, event: Produced, i: int) -> str:
+def chain_rule(stop: Stop, event: kinds.Produced, i: int) -> str:
     """The chain rule at edge i, in numbers or otherwise as a formula. Empty if it is unknown or long."""
     made = stop.node_made
     if made is None or i >= len(made.edges):
@@ -164,7 +125,7 @@ def chain_rule(stop: Stop, event: Produced, i: int) -> str:
     return product(stop.words, _step(stop, made, i))
 
 
-def flags_of(event: PassBegan, words: str) -> str:
+def flags_of(event: kinds.PassBegan, words: str) -> str:
     """Words for a pass that keeps its graph, and the argument that requested it; otherwise empty."""
     if event.create_graph:
         return f"{words} (create_graph)"
@@ -179,7 +140,7 @@ def sentence(stop: Stop) -> str:
 # --- forward
 
 
-def _tensor_made(stop: Stop, event: TensorMade) -> str:
+def _tensor_made(stop: Stop, event: kinds.TensorMade) -> str:
     say, name, how = stop.say, stop.called(event.tensor), clean(event.how)
     if how == "gradient":
         return say("the gradient that backward starts with is made: {value}", value=stop.brief(event.tensor))
@@ -202,7 +163,7 @@ def _tensor_made(stop: Stop, event: TensorMade) -> str:
     return say("{maker} made {name}, {what}", maker=maker or how, name=name, what=say(what)) + copied
 
 
-def _op_ran(stop: Stop, event: OpRan) -> str:
+def _op_ran(stop: Stop, event: kinds.OpRan) -> str:
     say = stop.say
     outputs = stop.listed(map(stop.called, event.outputs)) if event.outputs else say("nothing")
     inside = say("inside {node}: ", node=stop.running) if stop.running else ""
@@ -225,7 +186,7 @@ NO_NODE = {
 }
 
 
-def _node_made(stop: Stop, event: NodeMade) -> str:
+def _node_made(stop: Stop, event: kinds.NodeMade) -> str:
     say, node = stop.say, clean(event.grad_fn)
     outputs = [stop.called(tensor) for tensor in event.outputs if tensor]
     what = say("{node} is made", node=node)
@@ -234,7 +195,7 @@ def _node_made(stop: Stop, event: NodeMade) -> str:
     return what + say(", and leads to {targets}", targets=leads_to(stop, event))
 
 
-def _mutated(stop: Stop, event: Mutated) -> str:
+def _mutated(stop: Stop, event: kinds.Mutated) -> str:
     through = ""
     if event.op >= 0 and event.source:
         through = stop.say(" through {name}", name=stop.called(event.source))
@@ -243,13 +204,13 @@ def _mutated(stop: Stop, event: Mutated) -> str:
     return stop.say("{how} changes {what}", how=clean(event.how), what=changes(stop, through))
 
 
-def _requires_grad_changed(stop: Stop, event: RequiresGradChanged) -> str:
+def _requires_grad_changed(stop: Stop, event: kinds.RequiresGradChanged) -> str:
     required = stop.moment.flags(event.tensor) & REQUIRES_GRAD
     text = "{name} now requires grad" if required else "{name} no longer requires grad"
     return stop.say(text, name=stop.called(event.tensor))
 
 
-def _grad_assigned(stop: Stop, event: GradAssigned) -> str:
+def _grad_assigned(stop: Stop, event: kinds.GradAssigned) -> str:
     was = grad_before(stop, event.tensor)
     now = stop.brief(event.grad) if event.grad else "None"
     if not event.site:  # the value is from before the recording
@@ -261,14 +222,14 @@ def _grad_assigned(stop: Stop, event: GradAssigned) -> str:
     )
 
 
-def _grad_read(stop: Stop, event: GradRead) -> str:
+def _grad_read(stop: Stop, event: kinds.GradRead) -> str:
     return stop.say(
         "{name}.grad is read: it is None, because {name} is not a leaf and does not retain its gradient",
         name=stop.called(event.tensor),
     )
 
 
-def _number_read(stop: Stop, event: NumberRead) -> str:
+def _number_read(stop: Stop, event: kinds.NumberRead) -> str:
     return stop.say(
         "{name} is read as a plain number by {how}(): no gradient flows back through that number",
         name=stop.called(event.tensor),
@@ -276,7 +237,7 @@ def _number_read(stop: Stop, event: NumberRead) -> str:
     )
 
 
-def _grads_cleared(stop: Stop, event: GradsCleared) -> str:
+def _grads_cleared(stop: Stop, event: kinds.GradsCleared) -> str:
     count = len(event.tensors)
     caller = f"{clean(event.how)}.zero_grad()"
     if not count:
@@ -294,25 +255,25 @@ def _grads_cleared(stop: Stop, event: GradsCleared) -> str:
     return stop.say(one if count == 1 else several, caller=caller, names=names, now=now)
 
 
-def _kernel(stop: Stop, event: KernelRan) -> str:
+def _kernel(stop: Stop, event: kinds.KernelRan) -> str:
     inside = f"{stop.node_name}: " if event.node else ""
     return f"{inside}aten {clean(event.op)}({clean(event.args)}) gives {clean(event.result) or 'nothing'}"
 
 
-def _measured(stop: Stop, event: OpMeasured) -> str:
+def _measured(stop: Stop, event: kinds.OpMeasured) -> str:
     inside = f"{stop.node_name}: " if event.node else ""
     made = f", makes {size(event.made)}" if event.made else ""
     computed = f", {flops(event.flops)}" if event.flops else ""
     return f"{inside}aten {clean(event.op)} takes {duration(event.seconds)}{made}{computed}"
 
 
-def _binned(stop: Stop, event: ElementsBinned) -> str:
+def _binned(stop: Stop, event: kinds.ElementsBinned) -> str:
     of = f"{clean(event.what)} of {clean(event.module)}" if event.module else clean(event.what)
     counts = f"{sum(event.counts):,} elements of the {of} in {len(event.counts)} bins"
     return f"{stop.called(event.tensor)}: {counts} from {number(event.low, 4)} to {number(event.high, 4)}"
 
 
-def _named(stop: Stop, event: Named) -> str:
+def _named(stop: Stop, event: kinds.Named) -> str:
     if event.role == TIED:
         return stop.say(
             "{tensor} has a second name: {name}", tensor=stop.called(event.tensor), name=clean(event.name)
@@ -324,18 +285,18 @@ def _named(stop: Stop, event: Named) -> str:
 _SCOPES = {"module": "module {name}", "function": "the forward of {name}"}
 
 
-def _scope(stop: Stop, event: ScopeEntered) -> str:
+def _scope(stop: Stop, event: kinds.ScopeEntered) -> str:
     name, cls = clean(event.name), clean(event.type)
     text = stop.say(_SCOPES.get(event.kind, "{kind} {name}"), kind=clean(event.kind), name=name)
     return text + (f" ({cls})" if cls != name else "")
 
 
-def _scope_left(stop: Stop, event: ScopeLeft) -> str:
+def _scope_left(stop: Stop, event: kinds.ScopeLeft) -> str:
     scope = _scope(stop, stop.scope) if stop.scope is not None else stop.say("a scope")
     return stop.say("leaves {scope}", scope=scope)
 
 
-def _tangent(stop: Stop, event: TangentPushed) -> str:
+def _tangent(stop: Stop, event: kinds.TangentPushed) -> str:
     say, name, tangent = stop.say, stop.called(event.tensor), stop.brief(event.tangent)
     if event.how == "make_dual":
         text = "{name} becomes a dual number: value {value}, tangent {tangent}"
@@ -347,18 +308,18 @@ def _tangent(stop: Stop, event: TangentPushed) -> str:
     )
 
 
-def _stepped(stop: Stop, event: Stepped) -> str:
+def _stepped(stop: Stop, event: kinds.Stepped) -> str:
     settings = [settings_told(group.settings) for group in event.groups if group.size]
     how = f" ({'; '.join(dict.fromkeys(settings))})" if settings else ""
     count = len(event.parameters)
     before = stop.trace.event(event.index - 1) if event.index and not count else None
-    if isinstance(before, PassSummed) and before.norm != -1:
+    if isinstance(before, kinds.PassSummed) and before.norm != -1:
         return f"{clean(event.type)} steps, in a pass that was not watched"
     one, several = "{type} steps: 1 parameter will change", "{type} steps: {count} parameters will change"
     return stop.say(one if count == 1 else several, type=clean(event.type), count=f"{count:,}") + how
 
 
-def _holds(stop: Stop, event: OptimizerHolds) -> str:
+def _holds(stop: Stop, event: kinds.OptimizerHolds) -> str:
     settings = [settings_told(group.settings) for group in event.groups]
     how = f" ({'; '.join(dict.fromkeys(settings))})" if settings else ""
     count = len(event.parameters)
@@ -366,7 +327,7 @@ def _holds(stop: Stop, event: OptimizerHolds) -> str:
     return stop.say(one if count == 1 else several, type=clean(event.type), count=f"{count:,}") + how
 
 
-def _clipped(stop: Stop, event: GradsClipped) -> str:
+def _clipped(stop: Stop, event: kinds.GradsClipped) -> str:
     count = len(event.tensors)
     if not count:
         return f"{clean(event.how)}() finds no gradient to clip"
@@ -388,7 +349,7 @@ def _setting(value: Any) -> str:
     return f"({', '.join(map(_setting, value))})" if isinstance(value, list) else repr(value)
 
 
-def _scheduled(stop: Stop, event: Scheduled) -> str:
+def _scheduled(stop: Stop, event: kinds.Scheduled) -> str:
     when = f"in step {event.steps}" if event.steps else "at its beginning"
     return f"{clean(event.type)} {when} sets the learning rate to {_rates(event.rates)}"
 
@@ -402,7 +363,7 @@ def _rates(text: str) -> str:
 # --- backward
 
 
-def _pass_began(stop: Stop, event: PassBegan) -> str:
+def _pass_began(stop: Stop, event: kinds.PassBegan) -> str:
     say = stop.say
     roots = stop.listed(stop.end(root.tensor) for root in event.roots) if event.roots else say("nothing")
     seeds = stop.listed(stop.brief(root.gradient) for root in event.roots) if event.roots else say("nothing")
@@ -413,7 +374,7 @@ def _pass_began(stop: Stop, event: PassBegan) -> str:
     return what + flags_of(event, say("; will keep the graph"))
 
 
-def _received(stop: Stop, event: Received) -> str:
+def _received(stop: Stop, event: kinds.Received) -> str:
     say, gradients = stop.say, received(stop, event)
     if not gradients:
         return say("{node} receives no gradient", node=stop.node_name)
@@ -428,7 +389,7 @@ def _received(stop: Stop, event: Received) -> str:
     return say("{node} receives {parts}", node=stop.node_name, parts=stop.listed(parts)) + _sum(stop, event)
 
 
-def _sum(stop: Stop, event: Received) -> str:
+def _sum(stop: Stop, event: kinds.Received) -> str:
     """The terms of the gradient, if it is a sum over several edges."""
     arrivals = stop.moment.arrivals(event.node)
     if len(arrivals) < 2 or len(event.gradients) != 1:
@@ -444,7 +405,7 @@ def _sum(stop: Stop, event: Received) -> str:
 _MOST_PARTS = 100  # the most parts of a node's results in a sentence
 
 
-def _produced(stop: Stop, event: Produced) -> str:
+def _produced(stop: Stop, event: kinds.Produced) -> str:
     edges = [i for i, flow in enumerate(event.flows) if flow.gradient]
     if not edges:
         return stop.say("{node} gives no gradient", node=stop.node_name)
@@ -453,7 +414,7 @@ def _produced(stop: Stop, event: Produced) -> str:
     return stop.say("{node} gives {parts}", node=stop.node_name, parts=stop.listed(parts))
 
 
-def _given(stop: Stop, event: Produced, i: int, alone: bool) -> str:
+def _given(stop: Stop, event: kinds.Produced, i: int, alone: bool) -> str:
     flow, tensor, rule = event.flows[i], tensor_of_edge(stop, i), chain_rule(stop, event, i)
     value = stop.brief(flow.gradient)
     if tensor:
@@ -465,7 +426,7 @@ def _given(stop: Stop, event: Produced, i: int, alone: bool) -> str:
     return text + (stop.say(": {rule}", rule=rule) if alone else f" ({rule})")
 
 
-def _accumulated(stop: Stop, event: Accumulated) -> str:
+def _accumulated(stop: Stop, event: kinds.Accumulated) -> str:
     name, was = stop.called(event.tensor), grad_before(stop, event.tensor)
     now = stop.brief(event.grad)
     if was == "None":
@@ -474,18 +435,18 @@ def _accumulated(stop: Stop, event: Accumulated) -> str:
     return stop.say(text, name=name, was=was, came=came, now=now)
 
 
-def _retained(stop: Stop, event: Retained) -> str:
+def _retained(stop: Stop, event: kinds.Retained) -> str:
     text = "{name} retains its gradient, as retain_grad() asked: {name}.grad is now {value}"
     return stop.say(text, name=stop.called(event.tensor), value=stop.brief(event.grad))
 
 
-def _hooked(stop: Stop, event: Hooked) -> str:
+def _hooked(stop: Stop, event: kinds.Hooked) -> str:
     of = stop.called(event.tensor) if event.tensor else stop.node_name
     change = f"{stop.brief(event.before)} → {stop.brief(event.after)}"
     return f"hook {clean(event.hook)} changes the gradient of {of}: {change}"
 
 
-def _pass_ended(stop: Stop, event: PassEnded) -> str:
+def _pass_ended(stop: Stop, event: kinds.PassEnded) -> str:
     say, backward_pass = stop.say, stop.moment.pass_info
     if ended_by_error(stop):
         return say("the error ends backward pass {number}", number=event.number)
@@ -494,7 +455,7 @@ def _pass_ended(stop: Stop, event: PassEnded) -> str:
     return say("backward pass {number} ends", number=event.number) + (graph or say("; its buffers are freed"))
 
 
-def _compared(stop: Stop, event: FunctionCompared) -> str:
+def _compared(stop: Stop, event: kinds.FunctionCompared) -> str:
     name = clean(event.function)
     if event.why_not:
         return f"{name} is not compared with finite differences: {clean(event.why_not)}"
@@ -505,12 +466,12 @@ def _compared(stop: Stop, event: FunctionCompared) -> str:
     )
 
 
-def _graphs_alive(stop: Stop, event: GraphsAlive) -> str:
+def _graphs_alive(stop: Stop, event: kinds.GraphsAlive) -> str:
     nodes = sum(living.nodes for living in event.graphs)
     return f"{plural(nodes, 'node')} of {plural(len(event.graphs), 'earlier pass', 'earlier passes')} are still alive"
 
 
-def _pass_summed(stop: Stop, event: PassSummed) -> str:
+def _pass_summed(stop: Stop, event: kinds.PassSummed) -> str:
     told = [f"loss {number(event.loss)}"] if event.has_loss else []
     if event.norm != -1:
         told.append(f"norm of all gradients {number(event.norm)}")
@@ -521,7 +482,7 @@ def _pass_summed(stop: Stop, event: PassSummed) -> str:
     return f"pass {event.in_pass}: {', '.join(told) or 'no loss that could be read'}{more}"
 
 
-def _step_summed(stop: Stop, event: StepSummed) -> str:
+def _step_summed(stop: Stop, event: kinds.StepSummed) -> str:
     if event.change == -1:
         return f"the step behind pass {event.in_pass} changed the parameters"
     told = [f"changed all parameters together by {number(event.change)}"]
@@ -532,7 +493,7 @@ def _step_summed(stop: Stop, event: StepSummed) -> str:
     return f"the step behind pass {event.in_pass} {', '.join(told)}"
 
 
-def _error(stop: Stop, event: ErrorRaised) -> str:
+def _error(stop: Stop, event: kinds.ErrorRaised) -> str:
     where = stop.say(" at {node}", node=stop.words.node_name(event.node)) if event.node else ""
     is_refused, first = is_refusal(event), first_sentence(event.message)
     is_last = event.message in stop.trace.meta.get("error", "") if is_refused else not event.in_pass
@@ -545,12 +506,12 @@ def _error(stop: Stop, event: ErrorRaised) -> str:
     return stop.say(text, type=clean(event.type), where=where, message=first) + ends
 
 
-def _collective(stop: Stop, event: CollectiveCalled) -> str:
+def _collective(stop: Stop, event: kinds.CollectiveCalled) -> str:
     tensors = f" of {listed(map(stop.called, event.tensors))}" if event.tensors else ""
     return f"calls {clean(event.how)}({clean(event.args)}){tensors}: it waits for the other ranks"
 
 
-def _kept(stop: Stop, event: ValueKept) -> str:
+def _kept(stop: Stop, event: kinds.ValueKept) -> str:
     if not event.original:
         return stop.say("the state of the random numbers is kept, so that the pass can run again")
     told = "the value of {name} is kept, so that the pass can run again"
@@ -558,43 +519,43 @@ def _kept(stop: Stop, event: ValueKept) -> str:
 
 
 SENTENCES: dict[type, Callable[[Stop, Any], str]] = {
-    TensorMade: _tensor_made,
-    OpRan: _op_ran,
-    NodeMade: _node_made,
-    Mutated: _mutated,
-    RequiresGradChanged: _requires_grad_changed,
-    GradAssigned: _grad_assigned,
-    GradsCleared: _grads_cleared,
-    Named: _named,
-    ScopeEntered: lambda stop, event: stop.say("enters {scope}", scope=_scope(stop, event)),
-    ScopeLeft: _scope_left,
-    PassBegan: _pass_began,
-    Received: _received,
-    Produced: _produced,
-    Accumulated: _accumulated,
-    Retained: _retained,
-    Hooked: _hooked,
-    PassEnded: _pass_ended,
-    FunctionCompared: _compared,
-    GraphsAlive: _graphs_alive,
-    PassSummed: _pass_summed,
-    StepSummed: _step_summed,
-    TangentPushed: _tangent,
-    OptimizerHolds: _holds,
-    GradsClipped: _clipped,
-    CollectiveCalled: _collective,
-    ValueKept: _kept,
-    CallMade: lambda stop, event: stop.say(
+    kinds.TensorMade: _tensor_made,
+    kinds.OpRan: _op_ran,
+    kinds.NodeMade: _node_made,
+    kinds.Mutated: _mutated,
+    kinds.RequiresGradChanged: _requires_grad_changed,
+    kinds.GradAssigned: _grad_assigned,
+    kinds.GradsCleared: _grads_cleared,
+    kinds.Named: _named,
+    kinds.ScopeEntered: lambda stop, event: stop.say("enters {scope}", scope=_scope(stop, event)),
+    kinds.ScopeLeft: _scope_left,
+    kinds.PassBegan: _pass_began,
+    kinds.Received: _received,
+    kinds.Produced: _produced,
+    kinds.Accumulated: _accumulated,
+    kinds.Retained: _retained,
+    kinds.Hooked: _hooked,
+    kinds.PassEnded: _pass_ended,
+    kinds.FunctionCompared: _compared,
+    kinds.GraphsAlive: _graphs_alive,
+    kinds.PassSummed: _pass_summed,
+    kinds.StepSummed: _step_summed,
+    kinds.TangentPushed: _tangent,
+    kinds.OptimizerHolds: _holds,
+    kinds.GradsClipped: _clipped,
+    kinds.CollectiveCalled: _collective,
+    kinds.ValueKept: _kept,
+    kinds.CallMade: lambda stop, event: stop.say(
         "{call} can be called again: its arguments are kept", call=clean(event.function)
     ),
-    GradRead: _grad_read,
-    NumberRead: _number_read,
-    KernelRan: _kernel,
-    OpMeasured: _measured,
-    ElementsBinned: _binned,
-    Stepped: _stepped,
-    Scheduled: _scheduled,
-    ErrorRaised: _error,
+    kinds.GradRead: _grad_read,
+    kinds.NumberRead: _number_read,
+    kinds.KernelRan: _kernel,
+    kinds.OpMeasured: _measured,
+    kinds.ElementsBinned: _binned,
+    kinds.Stepped: _stepped,
+    kinds.Scheduled: _scheduled,
+    kinds.ErrorRaised: _error,
 }
 
 

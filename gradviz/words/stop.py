@@ -10,29 +10,8 @@ from functools import cached_property
 import numpy as np
 
 from gradviz.errors import GradvizError, nearest
-from gradviz.events.kinds import (
-    Accumulated,
-    Event,
-    FunctionCompared,
-    GraphsAlive,
-    Hooked,
-    KernelRan,
-    Kind,
-    Mutated,
-    Named,
-    NodeMade,
-    OpMeasured,
-    OpRan,
-    PassBegan,
-    PassEnded,
-    PassSummed,
-    Produced,
-    Received,
-    Retained,
-    ScopeEntered,
-    ScopeLeft,
-    TensorMade,
-)
+from gradviz.events import kinds
+from gradviz.events.kinds import Kind
 from gradviz.query.chain_step import ChainStep
 from gradviz.query.moment import Moment
 from gradviz.query.writes import grad_changes, value_changes
@@ -42,7 +21,14 @@ from gradviz.words.escape import clean, shortened
 from gradviz.words.numbers import brief, compact, value
 from gradviz.words.words import Words
 
-AtNode = (Received, Produced, Accumulated, Retained, Hooked, FunctionCompared)
+AtNode = (
+    kinds.Received,
+    kinds.Produced,
+    kinds.Accumulated,
+    kinds.Retained,
+    kinds.Hooked,
+    kinds.FunctionCompared,
+)
 
 
 class Stop:
@@ -57,7 +43,9 @@ class Stop:
         event = self.trace.event(k)
         # steps of the chain rule, by the edge of the node of this event
         self.steps: dict[int, ChainStep] = {}
-        self.event: Event = self.query.passes.with_tensors(event) if isinstance(event, PassBegan) else event
+        self.event: kinds.Event = (
+            self.query.passes.with_tensors(event) if isinstance(event, kinds.PassBegan) else event
+        )
 
     @cached_property
     def before(self) -> Moment | None:
@@ -119,14 +107,18 @@ class Stop:
     def _unwritten(self) -> Moment:
         """The moment before the write. If an op wrote through another tensor on the same memory, the moment
         before that op."""
-        if isinstance(self.event, Mutated) and self.event.op > 0:
+        if isinstance(self.event, kinds.Mutated) and self.event.op > 0:
             return self.query.at(self.event.op - 1)
         return self.before or self.moment
 
     @cached_property
     def node(self) -> int:
         """The node of this event, which is made, receives, produces or accumulates; 0 if there is none."""
-        return self.event.node if isinstance(self.event, (*AtNode, NodeMade, KernelRan, OpMeasured)) else 0
+        return (
+            self.event.node
+            if isinstance(self.event, (*AtNode, kinds.NodeMade, kinds.KernelRan, kinds.OpMeasured))
+            else 0
+        )
 
     @cached_property
     def node_name(self) -> str:
@@ -134,7 +126,7 @@ class Stop:
         return self.words.node_name(self.node)
 
     @cached_property
-    def node_made(self) -> NodeMade | None:
+    def node_made(self) -> kinds.NodeMade | None:
         """The event that made the node of this event; None for an AccumulateGrad."""
         return self.query.nodes.event(self.node)
 
@@ -146,13 +138,13 @@ class Stop:
     @cached_property
     def running(self) -> str:
         """The node whose backward runs this op; empty if there is none."""
-        if not isinstance(self.event, OpRan) or self.moment.pass_info is None:
+        if not isinstance(self.event, kinds.OpRan) or self.moment.pass_info is None:
             return ""
         node = self.words.running(self.moment)
         return self.words.node_name(node) if node else ""
 
     @cached_property
-    def scope(self) -> ScopeEntered | None:
+    def scope(self) -> kinds.ScopeEntered | None:
         """The scope that this event enters or leaves, otherwise the scope around it."""
         scopes = self.moment.scopes
         return scopes[-1] if scopes else None
@@ -169,13 +161,18 @@ class Stop:
         event = self.event
         if event.site:
             return event.site, ""
-        if isinstance(event, AtNode) or (isinstance(event, (KernelRan, OpMeasured)) and event.node):
+        if isinstance(event, AtNode) or (
+            isinstance(event, (kinds.KernelRan, kinds.OpMeasured)) and event.node
+        ):
             return self._node_place()
-        if isinstance(event, (PassEnded, GraphsAlive, PassSummed)) and self.moment.pass_info is not None:
+        if (
+            isinstance(event, (kinds.PassEnded, kinds.GraphsAlive, kinds.PassSummed))
+            and self.moment.pass_info is not None
+        ):
             return self.moment.pass_info.site, self.say("where the pass began")
-        if isinstance(event, ScopeLeft) and self.scope is not None:
+        if isinstance(event, kinds.ScopeLeft) and self.scope is not None:
             return self.scope.site, self.say("where it was entered")
-        if isinstance(event, Named):
+        if isinstance(event, kinds.Named):
             return self._made_at(event.tensor), self._made_there(self.called(event.tensor))
         return 0, ""
 
@@ -197,14 +194,14 @@ class Stop:
     @cached_property
     def written(self) -> list[int]:
         """The tensors that this event changed in place."""
-        if isinstance(self.event, OpRan):
+        if isinstance(self.event, kinds.OpRan):
             return [t for t in self.event.outputs if self.query.tensors.is_written(t, self.k)]
         return [self.event.tensor] if self.event_kind == Kind.MUTATED else []  # type: ignore[attr-defined]
 
     @cached_property
     def touched(self) -> set[int]:
         """The tensors whose value, `.grad` or flags this event may have changed."""
-        if isinstance(self.event, Named):
+        if isinstance(self.event, kinds.Named):
             return set()
         tensors = set(self.written) or {getattr(self.event, "tensor", 0)}
         if self.written or self.event_kind == Kind.ACCUMULATED:
@@ -231,8 +228,8 @@ class Stop:
     def _temporary(self, tensor: int) -> bool:
         """Whether a tensor was made internally, by a backward pass or a module."""
         maker = self.query.tensors.made(tensor)
-        if not isinstance(maker, OpRan):
-            return isinstance(maker, TensorMade) and maker.how == "gradient"
+        if not isinstance(maker, kinds.OpRan):
+            return isinstance(maker, kinds.TensorMade) and maker.how == "gradient"
         in_scope = bool(self.query.scopes.nesting.around(maker.index, maker.thread))
         return bool(maker.in_pass) or in_scope or "." in self.called(tensor)
 

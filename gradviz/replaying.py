@@ -30,6 +30,7 @@ from gradviz.words.numbers import listed, number
 from gradviz.words.words import Words
 
 _WIDTH = 88  # characters of a line in the stepper
+_MOST_NAMED = 3  # gradients
 MOST_EVENTS = 200_000  # of a run that is checked in passing: half a second
 
 if TYPE_CHECKING:
@@ -51,8 +52,8 @@ def check(
         with open_trace(trace or newest_trace()) as opened:
             return check(opened, select, ignore, settings)
     fill_in_where_bad(trace)
-    report = with_replays(check_by_rules(trace, select, ignore, settings), trace)
-    return replace(report, links=cell_links(trace))
+    report = check_by_rules(trace, select, ignore, settings)
+    return replace(report, findings=tuple(replayed(report.findings, trace)), links=cell_links(trace))
 
 
 def quick_report(trace: Trace, settings: Settings | None, say: Callable[[str], None]) -> Report | None:
@@ -168,11 +169,6 @@ def fill_in_where_bad(trace: Trace) -> None:
             filled_in(query, number)
 
 
-def with_replays(report: Report, trace: Trace) -> Report:
-    """A report whose findings include the results of their cures, where their pass can run again with the cure."""
-    return replace(report, findings=tuple(replayed(report.findings, trace)))
-
-
 def with_cures(found: Sequence[tuple[int, Finding]], trace: Trace) -> list[tuple[int, Finding]]:
     """Findings with numbers, with the results of their cures where these are known."""
     cured = replayed([finding for _, finding in found], trace)
@@ -209,15 +205,28 @@ def _is_cure_of(finding: Finding, outcome: CureOutcome) -> bool:
 
 
 def _told(words: Words, outcome: CureOutcome) -> str:
+    """The gradients with a cure: `without .detach() on line 6: w1.grad rms 0.031 instead of none`."""
     from gradviz.replay.cure_outcomes import NUMBER
 
     in_pass = f", in pass {outcome.number}" if len(words.query.trace.passes) > 1 else ""
+    cure = f"without {outcome.typed} on line {outcome.line}"
     if outcome.kind == NUMBER:
-        cure = in_place_of(words.called(outcome.tensor), outcome.typed, outcome.line)
-    else:
-        cure = without(outcome.typed, outcome.line)
-    gained = [(words.called(one.leaf), one.before, one.after) for one in outcome.gained]
-    return cured_gradients(clean(cure), in_pass, gained)
+        cure = f"with {words.called(outcome.tensor)} in place of {outcome.typed} on line {outcome.line}"
+    texts = [
+        f"{words.called(one.leaf)}.grad {_size(one.after)} instead of {_size(one.before)}"
+        for one in outcome.gained[:_MOST_NAMED]
+    ]
+    more = len(outcome.gained) - _MOST_NAMED
+    return f"{clean(cure)}{in_pass}: {listed([*texts, f'{more} more'] if more > 0 else texts)}"
+
+
+def _size(array: np.ndarray | None) -> str:
+    """The size of a gradient: its number, or the root mean square of its elements."""
+    if array is None:
+        return "none"
+    if not array.any():
+        return "0"
+    return number(array.item(), 4) if array.size == 1 else f"rms {number(stats_of(array).rms, 3)}"
 
 
 def told_with(words: Words, number: int | None, sets: Sequence[str]) -> list[str]:
@@ -254,37 +263,3 @@ def mark_edits(query: Query, graph: Graph, edits: Sequence[str]) -> None:
 def _can_fill(trace: Trace) -> bool:
     """Whether a replay may compute elements that a trace lacks."""
     return trace.meta.get("values") == INPUTS and "redacted" not in trace.meta
-
-
-_MOST = 3  # the most gradients that are named
-
-
-def without(typed: str, line: int) -> str:
-    """`without .detach() on line 6`"""
-    return f"without {typed} on line {line}"
-
-
-def in_place_of(tensor: str, typed: str, line: int) -> str:
-    """`with kl in place of kl.item() on line 9`"""
-    return f"with {tensor} in place of {typed} on line {line}"
-
-
-def cured_gradients(
-    cure: str, in_pass: str, gained: Sequence[tuple[str, np.ndarray | None, np.ndarray]]
-) -> str:
-    """`without .detach() on line 6: w1.grad rms 0.031 instead of none`. `cure` is one of the phrases above, `gained`
-    has the name of each leaf and its gradient before and after, and `in_pass` names the pass, or is empty."""
-    names = [
-        f"{name}.grad {_size(after)} instead of {_size(before)}" for name, before, after in gained[:_MOST]
-    ]
-    more = [f"{len(gained) - _MOST} more"] if len(gained) > _MOST else []
-    return f"{cure}{in_pass}: {listed([*names, *more])}"
-
-
-def _size(array: np.ndarray | None) -> str:
-    """The size of a gradient: its number, or the root mean square of its elements."""
-    if array is None:
-        return "none"
-    if not array.any():
-        return "0"
-    return number(array.item(), 4) if array.size == 1 else f"rms {number(stats_of(array).rms, 3)}"

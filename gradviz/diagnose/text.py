@@ -146,7 +146,10 @@ def _finding(
 def diff_text(patch: Patch) -> Text:
     """The edits of a cure as a unified diff, for a terminal."""
     lines = (clean(line.rstrip("\r").replace("\t", "    ")) for line in patch.diff[:-1].split("\n"))
-    return Text("\n".join(lines), no_wrap=True, overflow="ignore")
+    styles = {"+": "green", "-": "red"}
+    text = Text("\n").join(Text(line, styles.get(line[:1], "")) for line in lines)
+    text.no_wrap, text.overflow = True, "ignore"
+    return text
 
 
 def _indented(text: Text) -> RenderableType:

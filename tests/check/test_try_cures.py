@@ -32,14 +32,12 @@ ADVISED = {
     "detached-path: a choice by argmax and one_hot",
     "detached-path: the share of errors is minimised, and its gradients are clipped",
     "frozen-parameter: a discriminator that stays frozen",
-    "frozen-parameter: a leaf of an optimizer that never required grad",
     "frozen-parameter: the new head too",
     "inplace-modified: a step between two backwards",
     "late-clip: a clipping in a step that another function ends",
     "late-clip: clamped in a loop, before zero_grad",
     "masked-nan: a row of nothing but padding, hidden two lines later",
     "no-backward: never called",
-    "no-graph: a variable that is a number",
     "nonfinite-forward: NaN in the data",
     "nonfinite-forward: features that are divided by 0, outside of the graph",
     "none-grad: cleared before it is read",
@@ -74,6 +72,10 @@ ADVISED = {
     "wrong-mode: an average of the weights without statistics",
     "zero-gradient: the last state of one direction alone",
 }
+TYPED = {
+    "off-loss-path: a result that is thrown away",
+    "off-loss-path: a sum of losses that the last term replaces",
+}  # of the rules whose cures are advice
 FORGOTTEN = """
 import sys
 import torch
@@ -90,8 +92,7 @@ print("trained")
 
 
 def is_advice(program: Program) -> bool:
-    is_typed = program.name == "off-loss-path: a result that is thrown away"
-    return not is_typed and (program.rule in ADVISED_RULES or program.name in ADVISED)
+    return program.name not in TYPED and (program.rule in ADVISED_RULES or program.name in ADVISED)
 
 
 def cure_in(program: Program, folder: Path, engine: str = "numpy") -> Patch | None:

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, WARNING
-from gradviz.diagnose.fix import Edit, Fix, Spot, removed, typed_as
+from gradviz.diagnose.fix import Edit, Fix, Spot, as_leaf, removed, typed_as
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.diagnose.without_gradient import Rootless, rootless
 from gradviz.errors import nearest
@@ -72,10 +72,11 @@ def frozen_parameter(case: Case) -> Iterator[Found]:
             )
         if failed.held:
             does = "does" if len(failed.held) == 1 else "do"
+            leaf = case.words.called(failed.held[0])
             yield Found(
                 f"{case.called(failed.held)}, which an optimizer holds, {does} not require grad, nor does anything "
                 f"else that {case.words.called(failed.root)} is computed from",
-                f"{case.words.called(failed.held[0])}.requires_grad_()  # where it is made",
+                Fix(f"{leaf}.requires_grad_()  # where it is made", as_leaf(leaf)),
                 tuple(filter(None, map(case.query.tensors.maker, failed.held))),
                 tensors=failed.held,
                 severity=case.severity_of(failed.failure),

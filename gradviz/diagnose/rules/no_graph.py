@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.cut_cures import of_tensors
 from gradviz.diagnose.finding import ERROR
-from gradviz.diagnose.fix import Edit, Fix, Spot, as_leaf
+from gradviz.diagnose.fix import Edit, Fix, Spot, as_leaf, typed_for
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.diagnose.without_gradient import Rootless, rootless
 from gradviz.query.flow import Ways
@@ -74,15 +74,18 @@ def _on_numbers(case: Case) -> Iterator[Found]:
         of = f"the number of {tensor}" if tensor else "a plain number"
         yield Found(
             f"backward() is called on {written}, which is {of} ({value.type}): a number has no graph",
-            _on_tensor(tensor) if tensor else _of_torch(case, value, written),
+            _on_tensor(tensor, value) if tensor else _of_torch(case, value, written),
             (value.failure.event,),
             site=value.failure.site,
         )
         return
 
 
-def _on_tensor(tensor: str) -> Fix:
-    """`loss.backward()` in place of `loss.item().backward()`."""
+def _on_tensor(tensor: str, value: WrongValue) -> Fix:
+    """`loss.backward()` in place of `loss.item().backward()`; or the tensor where its number is given a name."""
+    number, line = ast.unparse(value.origin), value.origin.lineno
+    if value.failure.site is not None and line != value.failure.site.place.line:
+        return Fix(f"{tensor}  # in place of {number}, line {line}", typed_for(number, tensor, line))
 
     def edits(spot: Spot) -> list[Edit]:
         calls = spot.calls_here("backward")

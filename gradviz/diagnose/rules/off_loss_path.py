@@ -34,7 +34,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import NOTE, WARNING
-from gradviz.diagnose.fix import Fix, typed_as
+from gradviz.diagnose.fix import Fix, typed_as, typed_for
 from gradviz.diagnose.lost_change import lost_changes
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.without_gradient import Wanting, lacking, lacks_gradient, learns_in_other_blocks
@@ -85,19 +85,20 @@ def off_loss_path(case: Case) -> Iterator[Found]:
     yield from _unused_penalties(case)
 
 
-def _overwritten(case: Case, event: int) -> tuple[str, str]:
+def _overwritten(case: Case, event: int) -> tuple[str, Fix | None]:
     """The line that gives the variable of a result another value before any other line reads it, and the assignment
-    that adds to it; both empty if there is none."""
+    that adds to it; empty and None if there is none."""
     for statement in following(case.query, case.place(event)):
         name = assigned_to(statement_at(case.query, case.place(event)))
         if isinstance(statement, ast.Assign) and name and assigned_to(statement) == name:
             value = ast.unparse(statement.value)
             if name not in names_read(statement):
                 cure = f"{name} = {name} + {value}  # in place of {name} = {value}, line {statement.lineno}"
-                return f": line {statement.lineno} gives {clean(name)} another value", clean(cure)
+                added = typed_for(value, f"{name} + {value}", statement.lineno)
+                return f": line {statement.lineno} gives {clean(name)} another value", Fix(clean(cure), added)
         if not name or name in names_read(statement):
             break
-    return "", ""
+    return "", None
 
 
 # --- results that the program drops

@@ -119,7 +119,12 @@ def root_is_mean(query: Query, pass_number: int) -> bool:
     """Whether the only root of a pass is a mean: made by a mean, or by a loss that is no sum."""
     roots = query.passes.began(pass_number).roots
     op = op_of(query, roots[0].tensor) if len(roots) == 1 else None
-    return op is not None and (op.op in MEANS or (op.op in LOSSES and "reduction='sum'" not in op.args))
+    return op is not None and is_mean(op)
+
+
+def is_mean(op: OpRan) -> bool:
+    """Whether an op is a mean, or a loss that is no sum."""
+    return op.op in MEANS or (op.op in LOSSES and "reduction='sum'" not in op.args)
 
 
 def op_behind(query: Query, tensor: int, passing: Container[str]) -> OpRan | None:

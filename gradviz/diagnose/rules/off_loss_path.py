@@ -1,6 +1,7 @@
 """`off-loss-path`: a leaf that should learn is used, but no result that is computed from it reaches a root. Also
-reported: a penalty on the gradient of `autograd.grad(..., create_graph=True)` that reaches none, in each round of the
-training; a result that the program throws away, as of `a.masked_fill(mask, 0)` for `a = a.masked_fill(mask, 0)`.
+reported: a penalty on the gradient of `autograd.grad(..., create_graph=True)`, or weights adapted by it, that reach no
+root in each round of the training; a result that the program throws away, as of `a.masked_fill(mask, 0)` for
+`a = a.masked_fill(mask, 0)`.
 
 Why it is bad: these results have no effect on training, and the leaf gets no gradient.
 
@@ -40,9 +41,9 @@ from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.without_gradient import Wanting, lacking, lacks_gradient, learns_in_other_blocks
 from gradviz.events.kinds import Kind
 from gradviz.query.dropped_results import Dropped, dropped
-from gradviz.query.flow import leaves_of
+from gradviz.query.flow import leaves_of, op_of
 from gradviz.query.missing_gradients import Lack, Lacks
-from gradviz.query.ops import CONVERTING
+from gradviz.query.ops import CONVERTING, SUMS
 from gradviz.query.source_trees import assigned_to, following, names_read, statement_at
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import PassInfo, Site
@@ -154,7 +155,7 @@ def _unused_penalties(case: Case) -> Iterator[Found]:
             yield Found(
                 f"{name} is computed from the gradient of pass {passes[0].number}, whose graph is kept "
                 "(create_graph=True), and reaches no root: no step takes it into account",
-                f"add {name} to the loss, or do not compute it",
+                f"use {name} in the loss, or do not compute it",
                 (event, passes[0].first),
                 tensors=leaves,
             )
@@ -169,8 +170,8 @@ def _are_used(case: Case, numbers: list[int]) -> bool:
 
 
 def _penalty(case: Case, backward_pass: PassInfo) -> tuple[int, int]:
-    """The last scalar with a graph that is computed from the gradients of a pass, and the op that made it: (op,
-    scalar), or (−1, 0) if there is none."""
+    """The last scalar with a graph that is computed from the gradients of a pass, or the last new value of a trained
+    leaf, and the op that made it: (op, tensor), or (−1, 0) if there is none."""
     produced = case.trace.table(Kind.PRODUCED)
     flows = produced.lists("flows")
     gradients = distinct(flows.elements[(produced["in_pass"] == backward_pass.number)[flows.owners], 1])
@@ -178,19 +179,25 @@ def _penalty(case: Case, backward_pass: PassInfo) -> tuple[int, int]:
     for gradient in filter(None, gradients.tolist()):
         for tensor in case.downstream.results(gradient, _MOST):
             event = case.query.tensors.maker(tensor)
-            is_scalar = case.query.tensors.shape(tensor) == ()
-            if event is not None and case.query.tensors.is_op(event) and is_scalar:
-                is_outside = not case.query.tensors.op(event).in_pass
-                if is_outside and case.query.tensors.requires_grad(tensor, event):
-                    last = max(last, (event, tensor))
+            op = op_of(case.query, tensor)
+            if (
+                event is None
+                or op is None
+                or op.in_pass
+                or not case.query.tensors.requires_grad(tensor, event)
+            ):
+                continue
+            is_new_value = op.op in SUMS and not case.training.trained.isdisjoint(op.inputs)
+            if is_new_value or case.query.tensors.shape(tensor) == ():
+                last = max(last, (event, tensor))
     return last
 
 
 def _is_one_for_each_step(case: Case, passes: list[PassInfo], leaves: tuple[int, ...]) -> bool:
-    """Whether these passes take turns with the steps of the optimizers that train the leaves: an evaluation now and
-    then does not."""
+    """Whether such passes come before each step of the optimizers that train the leaves: an evaluation now and then
+    does not."""
     optimizers = {optimizer for leaf in leaves for optimizer in case.training.holders.get(leaf, ())}
     stepped = case.training.stepped
     steps = np.sort(stepped.events[contained(stepped["optimizer"], sorted(optimizers))])
-    before = np.searchsorted(steps, [one.first for one in passes])
-    return len(steps) >= _LEAST and bool((np.diff(before) == 1).all())
+    before = distinct(np.searchsorted(steps, [one.first for one in passes]))
+    return min(len(steps), len(before)) >= _LEAST and bool((np.diff(before) == 1).all())

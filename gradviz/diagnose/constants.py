@@ -113,7 +113,10 @@ def wasted(case: Case) -> Iterator[Link]:
     for site in distinct(sites[came & unused])[:_SITES].tolist():
         here = came & (sites == site)
         lost = without(lives.leaves[here & unused], lives.leaves[here & ~unused])
-        lost = np.array([leaf for leaf in lost.tolist() if not _is_sent(case, leaf)], lost.dtype)
+        # a stage of a pipeline sends gradients to other ranks
+        grads, gone = case.query.tensors.grads, case.query.of(sent)
+        kept = [leaf for leaf in lost.tolist() if not contained(grads.of(leaf)[1], gone).any()]
+        lost = np.array(kept, lost.dtype)
         used = without(lives.leaves[here & stepped], lost)
         numbers = distinct(lives.numbers[here])
         if len(lost) and len(used) and len(numbers) > 1 and site:
@@ -121,12 +124,6 @@ def wasted(case: Case) -> Iterator[Link]:
             used_elsewhere = lives.numbers[came & ~unused & contained(lives.leaves, lost)]
             if link is not None and not _is_same_work(case, link.number, used_elsewhere):
                 yield _at_the_door(case, link) or link
-
-
-def _is_sent(case: Case, leaf: int) -> bool:
-    """Whether the program sends a gradient of a leaf to another rank, as a stage of a pipeline does."""
-    gradients = case.query.tensors.grads.of(leaf)[1]
-    return bool(contained(gradients, case.query.of(sent)).any())
 
 
 def _at_the_door(case: Case, link: Link) -> Link | None:

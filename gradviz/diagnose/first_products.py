@@ -45,7 +45,8 @@ def _found(case: Case) -> Iterator[FirstProduct]:
         weight, data = _weight_and_data(case, op)
         if weight and weight not in seen:
             seen.add(weight)
-            if not _is_trained_before(case, weight, event):
+            writes = np.array(case.query.tensors.writes(weight), np.int64)
+            if not contained(writes[writes < event], case.query.of(Writes).of_optimizers).any():
                 yield FirstProduct(op, weight, data)
 
 
@@ -58,12 +59,6 @@ def _weight_and_data(case: Case, op: OpRan) -> tuple[int, int]:
     )
     others = [t for t, leaf in leaves.items() if leaf not in trained and len(shape(t) or ()) >= 1]
     return (weight, others[0]) if weight and len(others) == 1 else (0, 0)
-
-
-def _is_trained_before(case: Case, leaf: int, event: int) -> bool:
-    """Whether an optimizer has changed a leaf before an event."""
-    writes = np.array(case.query.tensors.writes(leaf), np.int64)
-    return bool(contained(writes[writes < event], case.query.of(Writes).of_optimizers).any())
 
 
 def started_at(case: Case, leaf: int, until: int) -> int:

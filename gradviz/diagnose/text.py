@@ -179,7 +179,8 @@ def _coverage(report: Report, names_all: bool, nothing: str) -> Iterator[Text]:
         for severity in _STYLES
         if (count := sum(finding.severity == severity for finding in report.findings))
     ]
-    lacking = list(report.not_checked if names_all else filter(_is_expected, report.not_checked))
+    # those that are to be selected are not expected
+    lacking = [one for one in report.not_checked if names_all or one[0] not in _OPT_IN]
     checked = f"{plural(len(report.checked), 'rule')} checked" + f", {len(lacking)} not" * bool(lacking)
     yield Text.assemble((", ".join(counts) or nothing, "bold"), f" · {checked}")
     reasons: dict[str, list[str]] = {}
@@ -192,11 +193,6 @@ def _coverage(report: Report, names_all: bool, nothing: str) -> Iterator[Text]:
             yield _not_checked(f"{', '.join(rules)}: {reason}")
     if in_short:
         yield _not_checked(_in_short({reason: len(rules) for reason, rules in of_rules.items()}))
-
-
-def _is_expected(not_checked: tuple[str, str]) -> bool:
-    """Whether a reader expects that a rule is checked: those that are to be selected are not expected."""
-    return not_checked[0] not in _OPT_IN
 
 
 def _in_short(counts: dict[str, int]) -> str:

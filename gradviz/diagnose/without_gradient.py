@@ -265,13 +265,9 @@ def _copy(case: Case, up: Ways) -> OpRan | TensorMade | None:
             return case.query.tensors.op(write)
     root = case.query.tensors.made(up.root)
     is_of_numbers = isinstance(root, TensorMade) and root.how in FROM_OUTSIDE
-    return root if is_of_numbers and _is_something_to_learn(case, up.at) else None
-
-
-def _is_something_to_learn(case: Case, at: int) -> bool:
-    """Whether a tensor required grad before an event."""
     states = case.trace.states
-    return bool(np.any((states.events < at) & (states.flags & REQUIRES_GRAD > 0)))
+    is_anything_to_learn = bool(np.any((states.events < up.at) & (states.flags & REQUIRES_GRAD > 0)))
+    return root if is_of_numbers and is_anything_to_learn else None
 
 
 def _frozen(case: Case, leaves: list[int]) -> tuple[int, ...]:

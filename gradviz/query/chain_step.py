@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -374,17 +375,11 @@ def _values(query: Query, made: NodeMade) -> Names:
         if array is not None:
             names[symbol] = array
         elif not edge.tensor and not edge.node and op is not None:
-            names |= _number(symbol, op.args)
+            with suppress(ValueError):
+                names[symbol] = np.float64(op.args)
     out = query.memory.value(made.outputs[0], made.index) if len(made.outputs) == 1 else None
     array = None if out is None else _real(out)
     return names if array is None else {**names, "out": array}
-
-
-def _number(symbol: str, args: str) -> Names:
-    try:
-        return {symbol: np.float64(args)}
-    except ValueError:
-        return {}
 
 
 def _input(query: Query, made: NodeMade, tensor: int) -> Snapshot | None:

@@ -86,7 +86,7 @@ def collectives(query: Query) -> list[Collective]:
     return [
         Collective(
             call.how,
-            _shape(query, call.tensors[0] if call.tensors else 0),
+            (query.tensors.shape(call.tensors[0]) or ()) if call.tensors and call.tensors[0] else (),
             call.index,
             bool(call.tensors),
             call.tensors[0] if call.tensors else 0,
@@ -126,10 +126,6 @@ def _averages(query: Query) -> list[Collective]:
 def is_of_some_ranks(args: str) -> bool:
     """Whether the arguments of a collective name a group."""
     return "group" in args.split(", ")
-
-
-def _shape(query: Query, tensor: int) -> tuple[int, ...]:
-    return query.tensors.shape(tensor) or () if tensor else ()
 
 
 def all_reduced(query: Query) -> np.ndarray:

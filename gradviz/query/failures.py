@@ -35,7 +35,9 @@ def failures(query: Query) -> list[Failure]:
     raised = [_told(query, table.object(event)) for event in table.events.tolist()]
     ended = query.trace.meta.get("error", "")
     if ended and not any(failure.message and failure.message in ended for failure in raised):
-        raised.append(Failure(ended, query.trace.count - 1, _last_site(query)))
+        file, number = query.trace.meta.get("error_file", ""), query.trace.meta.get("error_line", "")
+        site = query.places.of_line(file, int(number) if number.isdecimal() else 0)
+        raised.append(Failure(ended, query.trace.count - 1, site))
     return raised
 
 
@@ -43,12 +45,6 @@ def _told(query: Query, error: ErrorRaised) -> Failure:
     site = query.places.site(error.site)
     handled = error.message not in query.trace.meta.get("error", "")
     return Failure(error.message, error.index, site, error.node, error.in_pass, handled)
-
-
-def _last_site(query: Query) -> Site | None:
-    """The line that raised the exception that ended the program, as far as its source was kept."""
-    file, number = query.trace.meta.get("error_file", ""), query.trace.meta.get("error_line", "")
-    return query.places.of_line(file, int(number) if number.isdecimal() else 0)
 
 
 _MESSAGE = "does not require grad and does not have a grad_fn"

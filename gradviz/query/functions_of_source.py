@@ -135,7 +135,8 @@ def _is_assigned(function: Function, name: str, line: int) -> bool:
         id(node.targets[0])
         for node in ast.walk(function)
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call | ast.BinOp)
-        if len(node.targets) == 1 and _has_name(node.value, name)
+        if len(node.targets) == 1
+        if any(isinstance(one, ast.Name) and one.id == name for one in ast.walk(node.value))
     }
     for node in ast.walk(function):
         if isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load):
@@ -144,10 +145,6 @@ def _is_assigned(function: Function, name: str, line: int) -> bool:
             if is_before or (comes_back and id(node) not in own):
                 return True
     return False
-
-
-def _has_name(value: ast.expr, name: str) -> bool:
-    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(value))
 
 
 def readable(expression: ast.expr | None) -> str:

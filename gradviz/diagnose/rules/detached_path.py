@@ -195,11 +195,14 @@ def _as_numbers(case: Case) -> Iterator[Found]:
             by_event.setdefault((lack.event, lack.lacking.reading), []).append(lack)
     for (event, reading), lacks in by_event.items():
         leaves, result = tuple(lack.leaf for lack in lacks), lacks[0].lacking.result
+        cure = f"use {case.words.called(result)} itself, which is a tensor"
+        if reading.startswith("math."):
+            cure = f"torch.{reading.removeprefix('math.')}  # not {reading}"
         yield Found(
             f"{lacks_gradient(case, leaves)}: {reading} is a plain number, "
             "through which no gradient flows back",
             Fix(
-                _as_tensor(reading) or f"use {case.words.called(result)} itself, which is a tensor",
+                cure,
                 without_cut,
                 reading,
             ),
@@ -208,9 +211,3 @@ def _as_numbers(case: Case) -> Iterator[Found]:
             tensors=leaves,
             severity=NOTE if all(lack.severity == NOTE for lack in lacks) else WARNING,
         )
-
-
-def _as_tensor(reading: str) -> str:
-    """The function of `torch` for a function of `math` that was called with a tensor; empty for any other reading."""
-    of_math = reading.removeprefix("math.")
-    return f"torch.{of_math}  # not {reading}" if of_math != reading else ""

@@ -76,7 +76,9 @@ def discarded_gradient(case: Case) -> Iterator[Found]:
             continue  # another fault: these passes are meant to train the frozen leaves of the optimizer
         if any(_are_used(case, number, lost) for number in numbers):
             continue
-        row = _lost_for_good(lives.leaves, came & ~lost, rows)
+        # first of a leaf that never gets a gradient that is used
+        never = rows[~contained(lives.leaves[rows], lives.leaves[came & ~lost])]
+        row = int([*never, *rows][0])
         cleared = _clearing(case, int(lives.leaves[row]), int(lives.events[row]))
         if case.training.is_inside_step(case.site(cleared)):
             continue
@@ -117,13 +119,6 @@ def _are_followed_unseen(case: Case) -> np.ndarray:
         return np.zeros(len(lives.leaves), bool)
     followed = contained(lives.numbers + 1, recorded)
     return (lives.whats == ACCUMULATED) & ~followed & ~contained(lives.leaves, sorted(case.training.owners))
-
-
-def _lost_for_good(leaves: np.ndarray, used: np.ndarray, rows: np.ndarray) -> int:
-    """The first row of a lost gradient whose leaf never gets a gradient that is used; if there is none, the first
-    row."""
-    never = rows[~contained(leaves[rows], distinct(leaves[used]))]
-    return int([*never, *rows][0])
 
 
 def _is_of_frozen_leaves(case: Case, backward_pass: PassInfo) -> bool:

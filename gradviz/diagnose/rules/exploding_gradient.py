@@ -64,9 +64,10 @@ def exploding_gradient(case: Case) -> Iterator[Found]:
             continue
         line = max(lines, key=lambda gain: gain.total + gain.own)
         norm = f"{number(float(norms[0]), 3)}" if np.isfinite(norms[0]) else "not finite"
+        times = number(10.0**line.total, 2) if line.total < _LARGEST else f"1e{line.total:.0f}"
         yield Found(
             f"from the first to the last of {line.count} nodes of this line, the gradient gets "
-            f"{_power_of_ten(line.total)} times "
+            f"{times} times "
             f"larger: the norm of the gradients of pass {backward_pass.number} is {norm}",
             "use a smaller initialisation, normalisation, or clip_grad_norm_ before the step",
             (line.event, backward_pass.first),
@@ -75,10 +76,6 @@ def exploding_gradient(case: Case) -> Iterator[Found]:
             **_of_overflow(case),
         )
         return
-
-
-def _power_of_ten(exponent: float) -> str:
-    return number(10.0**exponent, 2) if exponent < _LARGEST else f"1e{exponent:.0f}"
 
 
 def _of_overflow(case: Case) -> dict[str, Any]:

@@ -149,7 +149,11 @@ def _groups(case: Case) -> Iterator[Found]:
                 len(steps) < _LEAST
                 or not own
                 or _are_given_gradients(case, own)
-                or not all(_is_frozen(case, own, s) for s in steps[-_LEAST:].tolist())
+                or any(
+                    case.query.tensors.requires_grad(one, at)
+                    for one in own
+                    for at in steps[-_LEAST:].tolist()
+                )
             ):
                 continue
             by, is_one = _freezing(case, own), len(own) == 1
@@ -214,10 +218,6 @@ def _are_given_gradients(case: Case, leaves: Sequence[int]) -> bool:
     return bool(contained(assigned["tensor"][assigned["grad"] > 0], leaves).any())
 
 
-def _is_frozen(case: Case, leaves: Sequence[int], at: int) -> bool:
-    return not any(case.query.tensors.requires_grad(leaf, at) for leaf in leaves)
-
-
 def _freezing(case: Case, leaves: Sequence[int]) -> int | None:
     """The event that switched requires_grad off first; None if they never required grad."""
     changed = case.trace.table(Kind.REQUIRES_GRAD_CHANGED)
@@ -250,10 +250,12 @@ def _flags(case: Case) -> Iterator[Found]:
     for site, statement, target in _assignments(case):
         if target.attr != _FLAG or ast.unparse(statement.value) != "False":
             continue
-        leaves = _parameters(case, run.modules(site.place.file, target.value, statement.lineno))
+        paths = tuple(f"{path}." for path in run.modules(site.place.file, target.value, statement.lineno))
+        leaves = tuple(leaf for leaf, name in case.trace.parameters.items() if name.startswith(paths))
         if (
             leaves
-            and all(_is_trained(case, leaf) for leaf in leaves)
+            and case.training.trained.issuperset(leaves)
+            and all(case.query.tensors.requires_grad(leaf, case.trace.count - 1) for leaf in leaves)
             and run.has_run(site.place.file, statement)
         ):
             yield _without_effect(
@@ -278,15 +280,6 @@ def _without_effect(case: Case, site: Site, message: str, cure: str, leaves: tup
         tensors=leaves,
         severity=WARNING,
     )
-
-
-def _parameters(case: Case, paths: set[str]) -> tuple[int, ...]:
-    names = case.trace.parameters.items()
-    return tuple(leaf for leaf, name in names if any(name.startswith(f"{path}.") for path in paths))
-
-
-def _is_trained(case: Case, leaf: int) -> bool:
-    return leaf in case.training.trained and case.query.tensors.requires_grad(leaf, case.trace.count - 1)
 
 
 # --- single layers that are frozen with random values
@@ -323,7 +316,9 @@ def _frozen_layers(case: Case) -> list[FrozenLayer]:
     found = []
     for path, leaves in layers.items():
         around = _module(path)
-        if not around or not _learns_beside(around, learning) or _learns_itself(around, learning):
+        if not around or not any(name.startswith(f"{around}.") for name in learning):
+            continue
+        if around in map(_module, learning):  # an adapter around a frozen layer
             continue
         if _is_all_frozen(around, frozen_names, learning):
             continue
@@ -361,15 +356,6 @@ def _layers_switched_off(case: Case) -> dict[int, int]:
 
 def _module(name: str) -> str:
     return name.rpartition(".")[0]
-
-
-def _learns_beside(around: str, learning: set[str]) -> bool:
-    return any(name.startswith(f"{around}.") for name in learning)
-
-
-def _learns_itself(around: str, learning: set[str]) -> bool:
-    """Whether a module has a parameter of its own that learns, as an adapter around a frozen layer has."""
-    return any(_module(name) == around for name in learning)
 
 
 def _is_all_frozen(around: str, frozen: set[str], learning: set[str]) -> bool:

@@ -59,8 +59,9 @@ def held_bytes(query: Query, alive: GraphsAlive) -> int:
     passes = [one for one in query.trace.passes if one.number <= alive.in_pass]
     if not all(one.is_in_detail and one.recorded for one in passes):
         return 0
+    bases = query.trace.states.base
     memories = {
-        _memory_of(query, saved.tensor, query.nodes.made(node) or 0)
+        query.memory.home(bases(saved.tensor) or saved.tensor, query.nodes.made(node) or 0)
         for node in _keeping_nodes(query, alive)
         for saved in query.nodes.saved(node)
         if saved.tensor
@@ -81,12 +82,6 @@ def _keeping_nodes(query: Query, alive: GraphsAlive) -> list[int]:
     freed = set(received["node"][so_far & contained(received["in_pass"], freeing)].tolist())
     in_earlier = set(received["node"][contained(received["in_pass"], np.array(earlier))].tolist())
     return [node for node in living if node in in_earlier and node not in freed]
-
-
-def _memory_of(query: Query, tensor: int, at: int) -> int:
-    """The tensor that the memory of a tensor was made for; a negative number if there is none."""
-    base = query.trace.states.base(tensor)
-    return query.memory.home(base or tensor, at)
 
 
 def _size_if_computed(query: Query, tensor: int) -> int:

@@ -27,8 +27,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-import numpy as np
-
 from gradviz.diagnose.blocked import HOOKED_CALL, blocks
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, WARNING
@@ -39,7 +37,6 @@ from gradviz.events.kinds import Kind
 from gradviz.events.values import Stat
 from gradviz.query.functions_of_source import Function
 from gradviz.tracefile.columns import Table
-from gradviz.tracefile.states import States
 
 _NAMELESS = "hook"  # the recorded name of hooks on nodes: PyTorch does not give their own names
 
@@ -61,7 +58,8 @@ def hook_changed_gradient(case: Case) -> Iterator[Found]:
     known = (before >= 0) & (after >= 0)
     wiped = known & (states.stats[before, Stat.RMS] > 0) & states.are_zero(after)
     spoilt = known & (states.stats[before, Stat.NAN] == 0) & (states.stats[after, Stat.NAN] > 0)
-    spoilt |= known & (table["in_pass"] == _pass_with_infinity(case)) & _made_infinite(states, before, after)
+    is_infinite = ~states.are_bad(before) & (states.stats[after, Stat.INF] > 0)
+    spoilt |= known & (table["in_pass"] == _pass_with_infinity(case)) & is_infinite
     groups: dict[tuple[int, int], list[int]] = {}
     for row in range(len(table)):
         groups.setdefault((_hook_site(case, int(table["after"][row])), int(table["hook"][row])), []).append(
@@ -96,10 +94,6 @@ def _pass_with_infinity(case: Case) -> int:
     which leaves the step out, does none."""
     origin = case.of(first_bad)
     return origin.number if origin is not None and origin.source is Source.RECEIVED else 0
-
-
-def _made_infinite(states: States, before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    return ~states.are_bad(before) & (states.stats[after, Stat.INF] > 0)
 
 
 def _of_modules(case: Case) -> Iterator[Found]:

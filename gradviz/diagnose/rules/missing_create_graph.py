@@ -32,7 +32,7 @@ from gradviz.diagnose.fix import Edit, Fix, Spot, with_keyword
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.diagnose.without_gradient import rootless
 from gradviz.events.kinds import Kind, OpRan
-from gradviz.query.flow import Downstream, leaves_behind, reach
+from gradviz.query.flow import Downstream, leaves_behind, leaves_of, reach
 from gradviz.query.ops import SHARING, SUMS
 from gradviz.query.source_trees import backward_call
 from gradviz.sets import distinct
@@ -68,18 +68,13 @@ def _of_leaves(case: Case) -> Iterator[Found]:
         name = case.words.called(event.tensor)
         yield Found(
             f"{name}.grad was made by a pass without create_graph=True ({case.at(began.index)}): it has no graph",
-            Fix(_backward_with_graph(case, site), _made_with_graph),
+            Fix(_with_graph(case, site, "backward()"), _made_with_graph),
             (began.index, call.failure.event),
             site=site,
             number=event.in_pass,
             tensors=(event.tensor,),
             severity=case.severity_of(call.failure),
         )
-
-
-def _backward_with_graph(case: Case, site: Site | None) -> str:
-    call = backward_call(case.query, site)
-    return _with_keyword(call) if call is not None else "pass create_graph=True to backward()"
 
 
 def _returned_without_graph(case: Case) -> Iterator[Found]:
@@ -101,7 +96,8 @@ def _returned_without_graph(case: Case) -> Iterator[Found]:
             if term < 0:
                 term = _residual(case, below, backward_pass, gradient)
             if term >= 0:
-                leaves = _leaves_behind_roots(case, backward_pass)
+                roots = case.query.passes.began(backward_pass.number).roots
+                leaves = sorted(leaves_behind(case.query, [root.node for root in roots]))
                 found.append(
                     (
                         not case.training.trained.isdisjoint(leaves),
@@ -115,10 +111,11 @@ def _returned_without_graph(case: Case) -> Iterator[Found]:
 
 
 def _without(case: Case, backward_pass: PassInfo, term: int, leaves: list[int]) -> Found:
+    site = case.query.places.site(backward_pass.site)
     return Found(
         f"the gradient of pass {backward_pass.number} is a term of a loss ({case.at(term)}), but it was "
         "made without create_graph=True: no gradient flows back through it",
-        Fix(_with_graph(case, backward_pass), _made_with_graph),
+        Fix(_with_graph(case, site, "the autograd.grad() that computes the gradient"), _made_with_graph),
         (backward_pass.first, term),
         site=backward_pass.site,
         number=backward_pass.number,
@@ -126,23 +123,14 @@ def _without(case: Case, backward_pass: PassInfo, term: int, leaves: list[int]) 
     )
 
 
-def _with_graph(case: Case, backward_pass: PassInfo) -> str:
-    """The call of grad() with `create_graph=True`."""
-    call = backward_call(case.query, case.query.places.site(backward_pass.site))
+def _with_graph(case: Case, site: Site | None, otherwise: str) -> str:
+    """The call at a site that begins a pass, with `create_graph=True`."""
+    call = backward_call(case.query, site)
     if call is None:
-        return "pass create_graph=True to the autograd.grad() that computes the gradient"
-    return _with_keyword(call)
-
-
-def _with_keyword(call: ast.Call) -> str:
+        return f"pass create_graph=True to {otherwise}"
     kept = [keyword for keyword in call.keywords if keyword.arg != "create_graph"]
     keywords = [*kept, ast.keyword("create_graph", ast.Constant(True))]
     return ast.unparse(ast.Call(call.func, call.args, keywords))
-
-
-def _leaves_behind_roots(case: Case, backward_pass: PassInfo) -> list[int]:
-    roots = case.query.passes.began(backward_pass.number).roots
-    return sorted(leaves_behind(case.query, [root.node for root in roots]))
 
 
 def _returned(case: Case, first: int, last: int) -> list[int]:
@@ -170,7 +158,7 @@ def _term(case: Case, below: Downstream, gradient: int, failed: set[int]) -> int
             return case.query.tensors.maker(tensor) or -1
         for event in readers:
             op = case.query.tensors.op(event)
-            if op.op in SUMS and _is_scalar(case, tensor) and _makes_graph(case, op):
+            if op.op in SUMS and case.query.tensors.shape(tensor) == () and _makes_graph(case, op):
                 return event
     return -1
 
@@ -193,7 +181,7 @@ def _residual(case: Case, below: Downstream, backward_pass: PassInfo, gradient: 
             if op.op not in SUMS or not others or asked & set(others) or not _makes_graph(case, op):
                 continue
             trained = _trained_behind(case, [r.node for r in began.roots]) if trained is None else trained
-            beside = _trained_behind(case, [n for t in others for n in _nodes_of(case, t)])
+            beside = case.training.trained.intersection(leaves_of(case.query, *others))
             if trained & beside and _reaches_a_root(case, below, op.outputs):
                 return event
     return -1
@@ -209,12 +197,6 @@ def _without_graph(case: Case, below: Downstream, gradient: int) -> dict[int, li
     return {tensor: below.readers(tensor) for tensor in behind if is_without(tensor)}
 
 
-def _nodes_of(case: Case, tensor: int) -> tuple[int, ...]:
-    """The nodes of the op that made a tensor."""
-    maker = case.query.tensors.maker(tensor)
-    return tuple(case.query.nodes.of_op(maker)) if maker is not None else ()
-
-
 def _trained_behind(case: Case, nodes: list[int]) -> set[int]:
     """The trained leaves that lie behind these nodes in the graph."""
     return case.training.trained.intersection(leaves_behind(case.query, nodes))
@@ -224,11 +206,6 @@ def _reaches_a_root(case: Case, below: Downstream, results: tuple[int, ...]) -> 
     """Whether the root of a pass was computed from one of these results."""
     roots = case.query.passes.roots
     return any(roots & set(below.results(result, _MOST)) for result in results)
-
-
-def _is_scalar(case: Case, tensor: int) -> bool:
-    form = case.trace.states.form(case.trace.states.first(tensor))
-    return form is not None and form.shape == ()
 
 
 def _makes_graph(case: Case, op: OpRan) -> bool:

@@ -35,7 +35,7 @@ from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.first_products import started_at
 from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.events.kinds import Kind, OptimizerHolds
+from gradviz.events.kinds import Kind
 from gradviz.query.optimizer_steps import settings_of
 from gradviz.sets import contained, distinct
 from gradviz.words.escape import clean
@@ -56,7 +56,10 @@ def restarted_optimizer(case: Case) -> Iterator[Found]:
         made = [held.object(event) for event in events.tolist()]
         steps = {one.optimizer: int((stepped["optimizer"] == one.optimizer).sum()) for one in made}
         used = [one for one in made if steps[one.optimizer]]
-        if len(used) < _LEAST or max(steps.values()) > 1 or not _take_turns(case, used):
+        # without a step between the making of each two, they are a group that is made together
+        ends = stepped.events
+        take_turns = all(((ends > one.index) & (ends < two.index)).any() for one, two in pairwise(used))
+        if len(used) < _LEAST or max(steps.values()) > 1 or not take_turns:
             continue
         leaves = [set(one.parameters) for one in used]
         first, second = used[:2]
@@ -73,20 +76,9 @@ def restarted_optimizer(case: Case) -> Iterator[Found]:
                 f"{case.called(sorted(leaves[0]))} are made here for each of {len(used)} steps: no pass uses what a "
                 "step changed",
                 "make the model and the optimizer once, before the loop",
-                (_made_at(case, second), second.index),
+                (started_at(case, min(second.parameters), second.index) or second.index, second.index),
                 tensors=first.parameters,
             )
-
-
-def _made_at(case: Case, optimizer: OptimizerHolds) -> int:
-    """The event at which the first of the parameters of an optimizer got its first values."""
-    return started_at(case, min(optimizer.parameters), optimizer.index) or optimizer.index
-
-
-def _take_turns(case: Case, made: list[OptimizerHolds]) -> bool:
-    """Whether a step lies between the making of each two optimizers. If not, they are a group that is made together."""
-    steps = case.training.stepped.events
-    return all(((steps > one.index) & (steps < other.index)).any() for one, other in pairwise(made))
 
 
 def _keeps_something(case: Case, optimizer: int) -> bool:

@@ -35,7 +35,7 @@ from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.diagnose.rule import Found, Need, Rule
 from gradviz.events.kinds import Kind
 from gradviz.events.values import Stat
-from gradviz.query.flow import Downstream, reach
+from gradviz.query.flow import reach
 from gradviz.query.ops import CELLS, CLAMPING, CONVERTING, LOGARITHMS, RESHAPING, SATURATING, SUMS
 from gradviz.sets import contained
 from gradviz.words.numbers import few_of
@@ -101,19 +101,16 @@ def _found(
     calls = sorted(call for each in saturated.values() for call in each)
     ops = [case.query.tensors.op(int(events[each[0]])) for each in saturated.values()]
     names = [case.trace.text(scope) for scope in saturated if scope]
+    often = f" in {int(flat[calls].sum())} of {case.calls_called(len(calls))}" if len(calls) > 1 else ""
     return Found(
         f"{ops[0].op.rstrip('_')}{f' in or after {few_of(names)}' if names else ''} is at its ends for (almost) "
-        f"all elements{_times(case, int(flat[calls].sum()), len(calls))}: almost no gradient passes it",
+        f"all elements{often}: almost no gradient passes it",
         _CURE,
         (ops[0].index,),
         site=site,
         severity=NOTE if case.is_lesson else "",
         tensors=tuple(dict.fromkeys(t for op in ops for t in (op.outputs[0], *_behind(case, op.index)))),
     )
-
-
-def _times(case: Case, count: int, calls: int) -> str:
-    return f" in {count} of {case.calls_called(calls)}" if calls > 1 else ""
 
 
 def _behind(case: Case, op: int) -> list[int]:
@@ -124,7 +121,7 @@ def _behind(case: Case, op: int) -> list[int]:
 
 def _feeds_a_loss(case: Case, result: int) -> bool:
     """Whether a result goes into a loss or its logarithm, perhaps reshaped or clamped on the way."""
-    below = case.of(_below)
+    below = case.downstream
 
     def passing(tensor: int) -> Iterator[int]:
         readers = map(case.query.tensors.op, below.readers(tensor))
@@ -133,10 +130,6 @@ def _feeds_a_loss(case: Case, result: int) -> bool:
     readers = (event for tensor in reach([result], passing, _NEAR) for event in below.readers(tensor))
     names = (case.query.tensors.op(event).op for event in readers)
     return any("loss" in name or "entropy" in name or name in {*LOGARITHMS, "kl_div"} for name in names)
-
-
-def _below(case: Case) -> Downstream:
-    return case.downstream
 
 
 # --- cells of a recurrent layer that are saturated

@@ -93,6 +93,8 @@ def stale(case: Case) -> list[Stale]:
 
 def _line(case: Case, site: int, rows: list[tuple[int, int, int, int]]) -> Stale:
     nodes = sorted({(event, node) for node, event, _, _ in rows})
+    firsts = [one.first for one in case.trace.passes]
+    rounds = distinct(np.searchsorted(firsts, [event for event, _ in nodes]))
     passes = tuple(sorted({number for *_, number, _ in rows}))
     return Stale(
         site,
@@ -100,14 +102,8 @@ def _line(case: Case, site: int, rows: list[tuple[int, int, int, int]]) -> Stale
         nodes[0][0],
         passes,
         tuple(sorted({leaf for *_, leaf in rows})),
-        len(nodes) > 1 and _rounds(case, nodes),
+        len(rounds) > 1,
     )
-
-
-def _rounds(case: Case, nodes: list[tuple[int, int]]) -> bool:
-    """Whether passes began between the making of these nodes."""
-    firsts = [backward_pass.first for backward_pass in case.trace.passes]
-    return len({int(np.searchsorted(firsts, event)) for event, _ in nodes}) > 1
 
 
 def _next_steps(case: Case, leaves: np.ndarray, made: np.ndarray) -> np.ndarray:
@@ -243,12 +239,12 @@ def _of_failures(case: Case) -> Iterator[Found]:
     """Findings for passes that fail because a step has changed a tensor that a node had saved. An earlier pass from the
     same line went through this node, and the line of the node has not run since. PyTorch sees the change only where
     backward needs the values."""
-    by_number = case.query.passes.by_number
+    by_number, received = case.query.passes.by_number, case.trace.table(Kind.RECEIVED)
     for failure in case.failures:
         if _MODIFIED not in failure.message or failure.number not in by_number:
             continue
         backward_pass = by_number[failure.number]
-        ran_in = _passes_of(case, failure.node)
+        ran_in = received["in_pass"][received["node"] == failure.node]
         earlier = [
             other
             for other in case.trace.passes
@@ -275,12 +271,6 @@ def _of_failures(case: Case) -> Iterator[Found]:
             tensors=leaves,
             severity=case.severity_of(failure),
         )
-
-
-def _passes_of(case: Case, node: int) -> set[int]:
-    """The passes in which a node received gradients."""
-    received = case.trace.table(Kind.RECEIVED)
-    return set(received["in_pass"][received["node"] == node].tolist())
 
 
 def _computed_once(case: Case, node: int, leaves: tuple[int, ...]) -> str:

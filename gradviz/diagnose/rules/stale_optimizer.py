@@ -57,7 +57,10 @@ _CURE = "make the optimizer after the last change of the model: "
 def stale_optimizer(case: Case) -> Iterator[Found]:
     yield from _stepped_twice(case)
     stepped = case.training.stepped
-    leaves = [leaf for leaf in case.query.of(Ledger).homeless if _is_parameter(case, leaf)]
+    made_as = {
+        leaf: getattr(case.query.tensors.made(leaf), "how", "") for leaf in case.query.of(Ledger).homeless
+    }
+    leaves = [leaf for leaf, how in made_as.items() if leaf in case.trace.parameters or how == PARAMETER]
     idle = _idle_steps(case, leaves) if leaves else stepped.events[:0]
     if not leaves or not (len(idle) or _took_the_place(case, leaves)):
         return
@@ -229,8 +232,3 @@ def _took_the_place(case: Case, leaves: list[int]) -> bool:
     read = case.trace.table(Kind.OP).lists("inputs").values
     unread = others[~contained(others, read)]
     return len(unread) >= len(leaves) and min(leaves) > others.max(initial=0)
-
-
-def _is_parameter(case: Case, leaf: int) -> bool:
-    made = case.query.tensors.made(leaf)
-    return leaf in case.trace.parameters or getattr(made, "how", "") == PARAMETER

@@ -62,20 +62,17 @@ def unused_parameter(case: Case) -> Iterator[Found]:
     for _, leaves in modules.whole(unused):
         by_site.setdefault(modules.made_at(leaves), []).extend(leaves)
     for site, leaves in by_site.items():
+        last = case.trace.passes[-1].first if case.trace.passes else case.trace.count
+        is_read_later = any(op > last for leaf in leaves for op in case.downstream.readers(leaf))
         yield Found(
             f"{lacks_gradient(case, leaves)}: no op reads "
-            f"{'it' if len(leaves) == 1 else 'them'}{' before the last pass' * _is_read_later(case, leaves)}",
+            f"{'it' if len(leaves) == 1 else 'them'}{' before the last pass' * is_read_later}",
             Fix("use it in forward(), or remove it", _removed),
             tuple(event for leaf in leaves[:4] if (event := case.query.tensors.maker(leaf)) is not None),
             site=site,
             tensors=tuple(leaves),
             severity=NOTE if all(_is_noted(case, unused[leaf]) for leaf in leaves) else WARNING,
         )
-
-
-def _is_read_later(case: Case, leaves: list[int]) -> bool:
-    last = case.trace.passes[-1].first if case.trace.passes else case.trace.count
-    return any(op > last for leaf in leaves for op in case.downstream.readers(leaf))
 
 
 def _is_noted(case: Case, lack: Wanting) -> bool:

@@ -157,7 +157,8 @@ def _readers(case: Case, tensor: int, axis: Axis) -> Iterator[tuple[int, int, st
 def _by_another_axis(case: Case, op: OpRan, source: int, axis: Axis) -> Iterator[tuple[int, int, str]]:
     shape = _shape(case, source)
     is_summed = op.op in _SUMMING and op.inputs[0] == source and shape[-1] > 1
-    is_summed = is_summed and not _is_column(_shape(case, op.inputs[1]))
+    by = _shape(case, op.inputs[1]) if is_summed else ()
+    is_summed = is_summed and len(by) != 1 and by[-1:] != (1,)
     if is_summed and axis.from_end != -1:
         yield op.index, -1, "sums over the last axis: these weights do not add up to one"
     if op.op == "nll_loss" and op.inputs[0] == source and (axis.is_sure or len(shape) <= 2):
@@ -175,10 +176,6 @@ def _by_another_axis(case: Case, op: OpRan, source: int, axis: Axis) -> Iterator
         other = _axis(case, compared) if compared is not None else None
         if other is not None and other.from_end != axis.from_end:
             yield op.index, other.from_end, "compares it with probabilities over another axis"
-
-
-def _is_column(shape: tuple[int, ...]) -> bool:
-    return len(shape) == 1 or shape[-1:] == (1,)
 
 
 def _as_said(from_end: int, axis: Axis) -> int:

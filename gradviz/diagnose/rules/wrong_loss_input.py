@@ -73,17 +73,14 @@ def _uncalled(case: Case) -> Iterator[Found]:
         name, settings = ast.unparse(call.func), ", ".join(map(ast.unparse, call.keywords))
         arguments = ", ".join(map(ast.unparse, call.args))
         site, event = _made_at(case, failure, call.lineno)
+        text = f"{name}({settings})({arguments})"
         yield Found(
             f"{name} is made of the tensors in line {call.lineno}, and is not called with them",
-            _called_with(call, f"{name}({settings})({arguments})"),
+            Fix(text, typed_for(ast.unparse(call), text)),
             (event,),
             site=site,
             severity=ERROR,
         )
-
-
-def _called_with(call: ast.Call, text: str) -> Fix:
-    return Fix(text, typed_for(ast.unparse(call), text))
 
 
 def _losses_made(case: Case, failure: Failure) -> list[ast.Call]:

@@ -92,8 +92,8 @@ def _evaluated_in_training_mode(case: Case, roots: list[Visit]) -> Iterator[Foun
         ):
             wrong.setdefault(visit.site, []).append(visit)
     for site, own in wrong.items():
-        inputs = [visit.input for visit in own]
-        repeated = len(set(inputs)) < len(inputs) and _close_together(own)
+        # the same input several times in a row samples its outputs
+        repeated = any(a.input == b.input and a.rounds == b.rounds for a, b in pairwise(own))
         if repeated:
             continue
         first = own[0]
@@ -160,11 +160,6 @@ def _by_a_function(source: SourceText, layer: ast.Call) -> list[Edit]:
     return [source.replaced(call, f"torch.nn.functional.dropout({arguments})")]
 
 
-def _close_together(own: list[Visit]) -> bool:
-    """Whether a model gets the same input several times in a row, to sample its outputs."""
-    return any(a.input == b.input and a.rounds == b.rounds for a, b in pairwise(own))
-
-
 def _trained_in_evaluation_mode(case: Case, roots: list[Visit]) -> Iterator[Found]:
     by_name: dict[str, list[Visit]] = {}
     for visit in roots:
@@ -172,7 +167,12 @@ def _trained_in_evaluation_mode(case: Case, roots: list[Visit]) -> Iterator[Foun
             by_name.setdefault(visit.name, []).append(visit)
     stepped = {case.model_of(leaf) for leaf in case.training.trained}
     for name, own in by_name.items():
-        off = [visit for visit in own if not visit.training and not _is_frozen(case, visit)]
+        requires_grad = case.query.tensors.requires_grad
+        off = [
+            one
+            for one in own
+            if not one.training and any(requires_grad(p, one.event) for p in one.parameters)
+        ]
         if not off or name not in stepped:
             continue
         before = [visit for visit in own if visit.training and visit.event < off[0].event]
@@ -217,11 +217,6 @@ def _without_statistics(case: Case, roots: list[Visit]) -> Iterator[Found]:
                 site=visit.site,
                 tensors=visit.parameters,
             )
-
-
-def _is_frozen(case: Case, visit: Visit) -> bool:
-    """Whether no parameter of a called module requires grad: gradients only pass through it."""
-    return not any(case.query.tensors.requires_grad(leaf, visit.event) for leaf in visit.parameters)
 
 
 def _never_counted(case: Case, visit: Visit) -> bool:
@@ -353,15 +348,11 @@ def _changes_after(case: Case, leaf: int, event: int) -> bool:
 
 def _is_frozen_scope(case: Case, scope: ScopeEntered) -> bool:
     """Whether the call of a module with a name reads parameters, and none of them requires grad."""
-    begun, ended = scope.index, _end(case, scope)
+    left = case.trace.table(Kind.SCOPE_LEFT)
+    begun, ended = scope.index, left.events[left["scope"] == scope.scope].min(initial=case.trace.count)
     own = [
         leaf
         for leaf in case.trace.parameters
         if any(begun < op < ended for op in case.downstream.readers(leaf))
     ]
     return bool(scope.name and own) and not any(case.query.tensors.requires_grad(leaf, begun) for leaf in own)
-
-
-def _end(case: Case, scope: ScopeEntered) -> int:
-    left = case.trace.table(Kind.SCOPE_LEFT)
-    return int(left.events[left["scope"] == scope.scope].min(initial=case.trace.count))

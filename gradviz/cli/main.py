@@ -27,6 +27,7 @@ COMMANDS = {
     "step": "Step through a trace, forwards and backwards.",
     "learn": "Lessons in the stepper, which asks before it reveals.",
     "debug": "Run a script and pause it at breakpoints.",
+    "dap": "Step through a trace in an editor, backwards too.",
     "tables": "Write a run as tables into an SQLite file, for SQL.",
     "export": "Write a run for TensorBoard, W&B, MLflow, as CSV or Parquet.",
     "mcp": "Answer an agent's questions about recorded runs.",

@@ -66,7 +66,7 @@ def step(traces: tuple[Path, ...], at: int, number: int | None, text: str | None
                 f'gradviz step{names} --commands "next; next; back"'
             )
         lines = None if text is None else _commands(text, lang)
-        group = Group([_session(trace, at - 1, lang) for trace in recorded])
+        group = Group([session_of(trace, at - 1, lang) for trace in recorded])
         if number is not None:
             _go_to_finding(group, recorded, number)
         if lines is None:
@@ -86,7 +86,7 @@ def _commands(text: str, language: str) -> list[str]:
         fail(said(language, error.text, **error.parts))
 
 
-def _session(trace: Trace, at: int, language: str) -> Session:
+def session_of(trace: Trace, at: int, language: str) -> Session:
     session = Session(
         for_moments(trace),
         at,

@@ -33,7 +33,7 @@ from gradviz.diagnose.rank_reports import check_ranks
 from gradviz.diagnose.rules import RULES
 from gradviz.diagnose.run_rules import rule_called
 from gradviz.diagnose.settings_file import settings_at
-from gradviz.diagnose.text import as_json, as_sarif, page_of, page_text, report_text
+from gradviz.diagnose.text import as_json, as_lines, as_sarif, page_of, page_text, report_text
 from gradviz.diagnose.trial import Rerun, Tried, tried_as_json, tried_text, try_cure
 from gradviz.query.query import Query
 from gradviz.query.ranks import ranked_traces
@@ -110,7 +110,7 @@ Examples:
 """,
 )
 @runs_a_script
-@format_option("text", "json", "sarif", what="the findings")
+@format_option("text", "short", "json", "sarif", what="the findings")
 @check_functions
 @can_watch
 @click.option("--select", metavar="RULE,...", default="", callback=_rule_ids, help="Check only these rules.")
@@ -154,7 +154,7 @@ def check(
     The ranks of one run may be given as traces, a folder or a pattern: what several ranks have is one finding.
 
     The script's output and exit status do not change, except that findings turn status 0 into 1, and that it
-    writes to stderr with --format json or sarif, which have stdout for themselves. Default: the newest
+    writes to stderr with --format short, json or sarif, which have stdout for themselves. Default: the newest
     *.gradviz here. Options of gradviz come before SCRIPT, and arguments of the script after it.
     Settings in [tool.gradviz] of pyproject.toml apply.
     """
@@ -237,7 +237,7 @@ def check(
 
 def _refuse_cures(try_cures: bool, form: str, module: str | None) -> None:
     """Exit with one line if the options about cures conflict with others."""
-    if try_cures and form == "sarif":
+    if try_cures and form in ("short", "sarif"):
         fail("--try-cures goes with --format text or json")
     if try_cures and module is not None:
         fail("--try-cures needs a SCRIPT: what -m runs is imported from where it is")
@@ -258,6 +258,9 @@ def _print(
         console.print(report_text(report, trace, console, names_all, with_diffs), crop=False)
         for line in chain.from_iterable(map(tried_text, outcome)):
             console.print(line, crop=False, soft_wrap=True)
+        return
+    if form == "short":
+        click.echo("".join(f"{line}\n" for line in as_lines(report)), nl=False)
         return
     data: dict[str, Any] = as_json(report) if form == "json" else as_sarif(report)
     for tried in outcome:

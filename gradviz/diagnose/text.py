@@ -231,6 +231,14 @@ _LEVELS = {ERROR: "error", WARNING: "warning", NOTE: "note"}
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
+def as_lines(report: Report) -> Iterator[str]:
+    """One line for each finding, as compilers write them: `train.py:8:5: error: message [rule]`."""
+    for finding in report.findings:
+        column = finding.site.place.col + 1 if finding.site is not None else 0
+        place = f"{finding.file}:{finding.line}:{column}" if column > 0 else place_of(finding)
+        yield clean(f"{place}: {finding.severity}: {finding.message} [{finding.rule}]")
+
+
 def as_json(report: Report) -> dict[str, Any]:
     """The report as plain data."""
     return {

@@ -98,7 +98,7 @@ def test_the_newest_trace_is_checked_without_an_argument(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(TraceError, match="no TRACE given"):
         package.check()
-    gradviz_here("trace", stale)
+    gradviz_here("trace", stale.name)
     assert [finding.rule for finding in package.check()] == ["stale-gradient"]
 
 
@@ -121,6 +121,13 @@ def test_json_has_the_findings_and_what_was_checked(gradviz_here: Command, stale
     names = {*told["checked"], *(rule["rule"] for rule in told["not_checked"])}
     assert names == {rule.id for rule in RULES}
     assert all(rule["reason"] for rule in told["not_checked"])
+
+
+def test_a_short_finding_is_one_line_as_compilers_write_it(gradviz_here: Command, stale: Path) -> None:
+    gradviz_here("trace", stale.name)
+    done = gradviz_here("check", "stale.gradviz", "--format", "short", env={"COLUMNS": "40"})
+    assert re.fullmatch(r"stale\.py:\d+:\d+: error: pass 2 adds .+ \[stale-gradient\]\n", done.stdout)
+    assert done.returncode == 1
 
 
 def test_sarif_has_the_rule_and_the_region(gradviz_here: Command, stale: Path) -> None:

@@ -41,11 +41,14 @@ MOST_BOOKS = 6  # the most pictures of one page: each is laid out by Graphviz
 _DOZEN = 12  # the most operations of a picture that a lesson opens with
 
 
-def book(trace: Trace, graph: Graph, language: str) -> str:
-    """The textbook picture of a graph as an SVG document, in a language; empty if the graph is too large for it, or
-    cannot be laid out here."""
+_NO_BOOK: dict[str, Any] = {"book": "", "bookTimes": {}}
+
+
+def book(trace: Trace, graph: Graph, language: str) -> dict[str, Any]:
+    """The textbook picture of a graph as an SVG document, in a language, with the events since which its parts are
+    there; empty if the graph is too large for it, or cannot be laid out here."""
     if not 0 < graph.counts().get(GRAD_FN, 0) <= 2 * MOST:
-        return ""
+        return _NO_BOOK
     words = Words(trace)
     words.speak(language)
     try:
@@ -55,9 +58,10 @@ def book(trace: Trace, graph: Graph, language: str) -> str:
             line.replace(f"pass {graph.pass_number} of {graph.passes}", which) for line in scene.caption
         ]
         # the page's area for pictures is not a wide strip
-        return svg(replace(scene, caption=caption, rankdir="TB"))
+        drawn = svg(replace(scene, caption=caption, rankdir="TB"))
     except GradvizError:
-        return ""
+        return _NO_BOOK
+    return {"book": drawn, "bookTimes": scene.times}
 
 
 def is_small(graph: Graph) -> bool:
@@ -177,11 +181,11 @@ def html(
     shared = Shared(words, set(first_events.values()))
     summaries = PassSummaries(words)
 
-    def shown(graph: Graph, drawn: str) -> dict[str, Any]:
+    def shown(graph: Graph, drawn: dict[str, Any]) -> dict[str, Any]:
         backward_pass = _pass_called(trace, graph.pass_number)
-        return {**view(graph, backward_pass, shared), "book": drawn, "summary": summaries.of(backward_pass)}
+        return {**view(graph, backward_pass, shared), **drawn, "summary": summaries.of(backward_pass)}
 
-    views = [shown(first, "" if in_blocks else book(trace, first, language))]
+    views = [shown(first, _NO_BOOK if in_blocks else book(trace, first, language))]
     size = len(first.nodes) + len(views[0]["steps"])
     room = 0 if in_blocks else (MOST_OF_SMALL if size <= SMALL_PASS else MOST_IN_ALL) - size
     sizes = {_structure(trace, first.pass_number): len(first.nodes)}
@@ -196,7 +200,7 @@ def html(
         sizes[structure] = len(graph.nodes)
         room -= len(graph.nodes)
         if room > 0:
-            views.append(shown(graph, book(trace, graph, language) if len(views) < MOST_BOOKS else ""))
+            views.append(shown(graph, book(trace, graph, language) if len(views) < MOST_BOOKS else _NO_BOOK))
             room -= len(views[-1]["steps"])
     data = {
         "script": plain(_script(trace), 80),

@@ -11,8 +11,21 @@ function showBook() {
   document.querySelector(".zoom").hidden = isOpen;
   $("notes").classList.toggle("behind", isOpen);
   if (!isOpen) return;
-  $("book-image").src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
+  $("book-image").src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(bookAt(text, now()))}`;
   $("book-image").alt = `${app.view.title}, ${said("as gates and wires")}`;
+}
+
+// The picture at a step: what is made later is pale and without its texts, and a gradient that comes later is not there.
+// It is changed as text: the page's rules forbid a drawing with styles of its own.
+function bookAt(text, step) {
+  const k = step ? step.k : Infinity;
+  return text.split(/(?=<g id="\w+" class="(?:node|edge))/).map((part) => {
+    const [made, came] = app.view.bookTimes[part.split('"', 2)[1]] || [0, 0];
+    const isEdge = part.includes('class="edge');
+    const shown = part.replace(/<text(?: class="(\w+)")?/g, (tag, kind) =>
+      made > k || ((isEdge || kind === "grad") && came > k) ? `${tag} visibility="hidden"` : tag);
+    return made > k ? shown.replace("<g", '<g opacity="0.3"') : shown;
+  }).join("");
 }
 
 function toggleBook() {
@@ -23,3 +36,4 @@ function toggleBook() {
 }
 
 on("view", showBook);
+on("step", showBook);

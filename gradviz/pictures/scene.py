@@ -47,13 +47,15 @@ class Link:
 @dataclass(slots=True)
 class Scene:
     """A whole picture. `caption` is the text above it; `types` are the classes of the modules that have frames, by
-    path; with `rankdir` LR it is drawn from left to right."""
+    path; with `rankdir` LR it is drawn from left to right. `times` are the events since which a thing or a link of a
+    textbook's picture is there, and since which its gradient is."""
 
     caption: list[str]
     types: dict[str, str] = field(default_factory=dict)
     things: dict[str, Thing] = field(default_factory=dict)
     links: list[Link] = field(default_factory=list)
     rankdir: str = "TB"
+    times: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 def scene_of(graph: Graph) -> Scene:

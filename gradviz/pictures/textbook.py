@@ -138,11 +138,25 @@ class _Book:
                 if tensor:
                     self._add(self._wire(made, nr, tensor))
                     self._link(f"g{made.node}", f"v{tensor}", [], "out")
+                    self.result.times[self.result.links[-1].id] = self._made(made), 0
         for step in steps:
             source = self._source(step)
             if source in self.result.things:
                 self._link(source, f"g{step.made.node}", self._contribution(step) if uses[source] > 1 else [])
+                ran = self._produced.get(step.made.node)
+                times = self._made(step.made), ran.index if ran is not None else 0
+                self.result.times[self.result.links[-1].id] = times
         return self.result
+
+    def _made(self, made: NodeMade) -> int:
+        """The event of the operation of a gate."""
+        return made.op if made.op >= 0 else made.index
+
+    def _timed(self, thing: Thing, made: int, node: int) -> Thing:
+        """A thing that is there since an event, and its gradient since its node received it."""
+        came = self.moment.received(node) if self.backward_pass is not None and node else None
+        self.result.times.setdefault(thing.id, (made, came.index if came is not None else 0))
+        return thing
 
     def _steps(self, made: NodeMade) -> Iterator[ChainStep]:
         received = self.moment.received(made.node) if self.backward_pass is not None else None
@@ -179,7 +193,9 @@ class _Book:
             if step.made.edges[step.position].node and (equation := local(self.words, step)):
                 equation += f", {over(self.words, step)}" * bool(step.summed)
                 lines += [("args", plain(line, _LONGEST)) for line in _broken(equation)]
-        return Thing(f"g{made.node}", ["gate"], lines, plain(made.grad_fn, 60), "")
+        return self._timed(
+            Thing(f"g{made.node}", ["gate"], lines, plain(made.grad_fn, 60), ""), self._made(made), 0
+        )
 
     def _variable(self, tensor: int, made: NodeMade) -> Thing:
         node = next((edge.node for edge in made.edges if edge.tensor == tensor), 0)
@@ -188,13 +204,15 @@ class _Book:
         lines += self._gradient(node, 0, tensor)
         if sum_text := added_told(self._added.get(tensor)):
             lines.append(("grad", f".grad {sum_text.replace('(before)', self.words.say('(before)'))}"))
-        return Thing(f"v{tensor}", ["variable"], lines, "", "")
+        born = self.query.trace.born(tensor) or 0
+        return self._timed(Thing(f"v{tensor}", ["variable"], lines, "", ""), born, node)
 
     def _wire(self, made: NodeMade, nr: int, tensor: int) -> Thing:
         is_root = (made.node, tensor) in self.roots
         mark = " (root)" if is_root else ""
         lines: list[Line] = [("value", self._value(tensor) + mark), *self._gradient(made.node, nr, tensor)]
-        return Thing(f"v{tensor}", ["on-wire", *["root"] * is_root], lines, "", "")
+        thing = Thing(f"v{tensor}", ["on-wire", *["root"] * is_root], lines, "", "")
+        return self._timed(thing, self._made(made), made.node)
 
     def _value(self, tensor: int) -> str:
         name, write = plain(self.words.called(tensor), _LONGEST), self._written.get(tensor)

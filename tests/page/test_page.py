@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
+from xml.etree import ElementTree
 
 import pytest
 
@@ -509,6 +511,32 @@ def test_a_small_graph_can_be_seen_as_a_textbook_draws_it(traced: Callable, open
     assert min(size) > 50
     page.tab.click("#book-toggle")
     assert page.count("#book[hidden]") == 1
+
+
+def shown_in_book(page: Any) -> list[str]:
+    """The lines that the textbook's picture shows, each with its kind."""
+    source = page.tab.get_attribute("#book-image", "src")
+    drawing = ElementTree.fromstring(unquote(source.partition(",")[2]))
+    lines = drawing.iterfind(".//{*}g[@class]//{*}text[@class]")
+    return [
+        f"{line.get('class')}: {line.text.strip()}" for line in lines if line.get("visibility") != "hidden"
+    ]
+
+
+def test_a_textbooks_picture_shows_what_is_there_at_the_step(traced: Callable, opened: Callable) -> None:
+    page = opened(traced(lesson))
+    page.press("k")
+    count = int(page.tab.evaluate("document.getElementById('slider').max")) + 1
+    shown = []
+    for step in range(count):
+        page.tab.fill("#slider", str(step))
+        shown.append(shown_in_book(page))
+        if "backward" not in page.text("#position"):
+            assert not any(text.startswith("grad: ") for text in shown[-1])
+    assert [len(one) for one in shown] == sorted(len(one) for one in shown)  # nothing goes away
+    assert "grad: ∂z/∂x = 0.6" in shown[-1]
+    made = next(at for at, texts in enumerate(shown) if any(text.startswith("value: z = ") for text in texts))
+    assert 0 < made < len(shown) - 1
 
 
 def test_a_large_graph_has_no_picture_of_a_textbook(traced: Callable, opened: Callable) -> None:

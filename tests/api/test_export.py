@@ -79,6 +79,7 @@ def test_csv_has_the_tables(run: RecordedRun, tmp_path: Path) -> None:
         ]
 
 
+@pytest.mark.slow
 def test_duckdb_reads_the_tables_of_parquet(run: RecordedRun, tmp_path: Path) -> None:
     needed("pyarrow", "duckdb")
     import duckdb
@@ -91,6 +92,7 @@ def test_duckdb_reads_the_tables_of_parquet(run: RecordedRun, tmp_path: Path) ->
         assert found.fetchall() == [*zip(*columns.values(), strict=True)]
 
 
+@pytest.mark.slow
 def test_every_documented_question_about_ranks_is_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +110,7 @@ def test_every_documented_question_about_ranks_is_answered(
     assert {name for name, link, ranks in lazy} == set()
 
 
+@pytest.mark.slow
 def test_tensorboard_reads_curves_histograms_and_findings(run: RecordedRun, tmp_path: Path) -> None:
     needed("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -135,6 +138,7 @@ def test_tensorboard_reads_curves_histograms_and_findings(run: RecordedRun, tmp_
     assert package.check(run).findings[0].message in texts[0]
 
 
+@pytest.mark.slow
 def test_wandb_keeps_curves_and_findings_offline(
     run: RecordedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +160,7 @@ def test_wandb_keeps_curves_and_findings_offline(
     assert any("findings.nrows" in row for row in rows)
 
 
+@pytest.mark.slow
 def test_mlflow_reads_curves_and_findings(
     run: RecordedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

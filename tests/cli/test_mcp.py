@@ -105,6 +105,7 @@ def test_a_long_answer_has_pages_that_together_are_the_whole(
         answers.info("a.gradviz", page=count + 1)
 
 
+@pytest.mark.slow
 def test_the_sdks_client_asks_the_server(folder: Path) -> None:
     if find_spec("mcp") is None:
         pytest.skip("mcp is not installed")

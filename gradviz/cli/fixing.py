@@ -150,7 +150,7 @@ def _cured(
         if patch.stored is None:
             tell(f"{patch.file} is not here with the text that was recorded")
         script = trace.meta.get("script", "")
-        command = as_argument(script) if Path(script).is_file() else "SCRIPT"
+        command = as_argument(script) if patch.stored is not None else "SCRIPT"
         tell(f"not proved: gradviz fix {command}, with the arguments of the run, runs it with the edit")
     else:
         if writes:
@@ -175,8 +175,8 @@ def _print_diff(patch: Patch) -> None:
         Console(highlight=False).print(diff_text(patch), crop=False, soft_wrap=True)
     else:
         click.echo(patch.diff.encode(patch.stored.encoding if patch.stored else "utf-8"), nl=False)
-    if not Path(patch.file).resolve().is_relative_to(Path.cwd()):
-        say(f"gradviz: git apply takes this diff in {Path(patch.file).resolve().parent}")
+    if patch.stored is not None and not patch.stored.path.is_relative_to(Path.cwd()):
+        say(f"gradviz: git apply takes this diff in {patch.stored.path.parent}")
 
 
 def _check_may_write(patch: Patch) -> None:

@@ -25,6 +25,7 @@ from gradviz.query.functions_of_source import Function, called
 from gradviz.query.query import Query
 from gradviz.system.paths import file_name
 from gradviz.tracefile import Site
+from gradviz.words.escape import clean
 
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
@@ -244,8 +245,9 @@ class Patch:
     def diff(self) -> str:
         """The edits as a unified diff for `git apply`: of the file as it is stored, or, if it has another text by now,
         of the text that the trace has. The path is relative to the current folder, if the file is below it."""
-        path, here = Path(self.file).resolve(), Path.cwd()
-        name = path.relative_to(here).as_posix() if path.is_relative_to(here) else file_name(self.file)
+        path, here = self.stored.path if self.stored else None, Path.cwd()
+        is_below = path is not None and path.is_relative_to(here)
+        name = path.relative_to(here).as_posix() if path and is_below else clean(file_name(self.file))
         end = "\t" if " " in name else ""  # as git ends a path with a space
         texts = self.stored or self
         before, after = lines_of(texts.before), lines_of(texts.after)

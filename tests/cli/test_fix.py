@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sqlite3
 import stat
 import subprocess
 from collections import Counter
@@ -153,11 +154,35 @@ def test_a_name_is_not_assigned_to_itself(script: Path) -> None:
 
 
 def test_a_finding_is_chosen_by_its_number(script: Path) -> None:
-    script.write_text(FORGOTTEN + ADVISED.replace("loss.backward()", "loss.sqrt()"))
+    script.write_text(
+        FORGOTTEN.replace("for i in", "seen = 0\nfor i in").replace(
+            "opt.step()", "opt.step()\n    seen += loss"
+        )
+    )
+    done = fixed("--finding", "2", "train.py", "6")
+    assert done.exit_code == 0, done.output
+    assert "2. warning graph-leak  train.py:13: " in done.stdout
+    assert "-    seen += loss\n+    seen += loss.detach()" in done.stdout
+    beyond = fixed("--finding", "9", "train.gradviz")
+    assert beyond.exit_code == 2
+    assert "there is no finding 9: check lists 2" in beyond.stderr
+
+
+@pytest.mark.parametrize(
+    "name", ["a\0b.py", "x" * 5000 + ".py", "a\nb.py", "\x1b[31mred.py", "../../etc/passwd"]
+)
+def test_a_file_that_a_trace_names_oddly_is_named_in_one_line(name: str, script: Path) -> None:
     invoked(["trace", "--engine", "numpy", "train.py", "3"])
-    done = fixed("--finding", "9", "train.gradviz")
-    assert done.exit_code == 2
-    assert "there is no finding 9: check lists " in done.stderr
+    with sqlite3.connect("train.gradviz") as database:
+        for table in ("sites", "sources"):
+            database.execute(f"UPDATE {table} SET file = ? WHERE file = 'train.py'", [name])
+    database.close()
+    done = fixed("--diff", "train.gradviz")
+    assert done.exit_code == 0, done.output
+    head = done.stdout.split("\n")
+    assert [head[0][:6], head[1][:6], head[2][:3]] == ["--- a/", "+++ b/", "@@ "]
+    assert head[0].isprintable()
+    assert "not proved: gradviz fix SCRIPT" in done.stderr
 
 
 def test_a_trace_without_source_texts_has_no_edit(script: Path) -> None:

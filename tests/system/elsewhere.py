@@ -31,6 +31,8 @@ COMMANDS = {
     "info-newest": ["info", "--json"],
     "check-script": ["check", "lesson.py"],
     "check": ["check", "run.gradviz", "--format", "sarif"],
+    "fix-script": ["fix", "-o", "other.gradviz", "failing.py"],
+    "fix": ["fix", "run.gradviz"],
     "graph-svg": ["graph", "run.gradviz", "-o", "run.svg"],
     "graph-png": ["graph", "run.gradviz", "-o", "run.png"],
     "graph-pdf": ["graph", "run.gradviz", "-o", "run.pdf"],

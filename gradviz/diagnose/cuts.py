@@ -266,7 +266,8 @@ def _branches_of(case: Case, scan: _Scan) -> Iterator[Cut]:
         beside = [_whole(case, one) for one in meeting.live]
         if not wholes or not all(op_of(case.query, whole) for whole in wholes):
             continue
-        behind, may_be_meant = {*reach(meeting.live, lambda one: _openly(case, one), NEAR)}, False
+        behind = {*reach(meeting.live, lambda one: _openly(case, one), NEAR)}
+        may_be_meant = meeting.cut in case.downstream.flat
         if meeting.layered:
             may_be_meant = op.op not in ADDING or wholes.isdisjoint(beside)
             is_joined = not wholes.isdisjoint(behind) and not _is_linear_to_root(case, op.outputs[0])

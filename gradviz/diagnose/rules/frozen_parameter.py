@@ -112,7 +112,10 @@ def _switching_on(case: Case, event: int, leaves: list[int]) -> Fix:
 
 def _layers(case: Case) -> Iterator[Found]:
     """Single layers that are frozen between layers that learn, without a sign that this is meant."""
-    for site, layers in _by_line(case).items():
+    by_line: dict[int, list[FrozenLayer]] = {}
+    for layer in case.of(_frozen_layers):
+        by_line.setdefault(case.site(layer.event), []).append(layer)
+    for site, layers in by_line.items():
         leaves = [leaf for layer in layers for leaf in layer.leaves]
         paths = few_of([clean(layer.path) for layer in layers])
         is_one, before = len(layers) == 1, layers[0].before
@@ -126,13 +129,6 @@ def _layers(case: Case) -> Iterator[Found]:
             tensors=tuple(leaves),
             severity=WARNING,
         )
-
-
-def _by_line(case: Case) -> dict[int, list[FrozenLayer]]:
-    found: dict[int, list[FrozenLayer]] = {}
-    for layer in case.of(_frozen_layers):
-        found.setdefault(case.site(layer.event), []).append(layer)
-    return found
 
 
 def _groups(case: Case) -> Iterator[Found]:
@@ -420,7 +416,6 @@ def _has_a_random_start(case: Case, leaf: int, event: int) -> bool:
 # --- assignments to a misspelt `requires_grad`
 
 
-_MEANT = "requires_grad"
 _GRAD = "grad"  # what each misspelling of it still has
 
 
@@ -429,7 +424,10 @@ def _misspelt(case: Case) -> Iterator[Found]:
     they are sure to have run."""
     read = {name for tree in case.query.of(trees).values() for name in _read(tree)}
     for site, statement, target in _assignments(case):
-        if target.attr in read or not _is_meant(target):
+        # a class may have attributes of its own that are called alike
+        is_own = isinstance(target.value, ast.Name) and target.value.id == "self"
+        is_near = target.attr != _FLAG and _GRAD in target.attr and nearest(target.attr, [_FLAG]) != ""
+        if target.attr in read or is_own or not is_near:
             continue
         if case.training.trained and case.query.of(StatementsRun).has_run(site.place.file, statement):
             yield _without_effect(
@@ -437,7 +435,7 @@ def _misspelt(case: Case) -> Iterator[Found]:
                 site,
                 f"{clean(ast.unparse(statement))} sets an attribute that PyTorch does not know and that no line of the "
                 "program reads: it switches no requires_grad",
-                f"{ast.unparse(target.value)}.{_MEANT} = {ast.unparse(statement.value)}",
+                f"{ast.unparse(target.value)}.{_FLAG} = {ast.unparse(statement.value)}",
             )
 
 
@@ -459,12 +457,3 @@ def _assignments(case: Case) -> Iterator[tuple[Site, ast.Assign, ast.Attribute]]
                 site = case.query.places.of_line(file, node.lineno)
                 if site is not None:
                     yield site, node, target
-
-
-def _is_meant(target: ast.Attribute) -> bool:
-    """Whether an attribute of another object than `self` is nearly called so. A class may have attributes of its own
-    that are called alike."""
-    is_own = isinstance(target.value, ast.Name) and target.value.id == "self"
-    return (
-        not is_own and target.attr != _MEANT and _GRAD in target.attr and nearest(target.attr, [_MEANT]) != ""
-    )

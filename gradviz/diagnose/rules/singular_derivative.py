@@ -91,7 +91,7 @@ def _steep(case: Case) -> Iterator[Found]:
     if not len(received):
         return
     sizes = np.zeros(len(received))
-    np.maximum.at(sizes, came.owners, _norms(case, came.values, received.events[came.owners]))
+    np.fmax.at(sizes, came.owners, _norms(case, came.values, received.events[came.owners]))
     rows = np.searchsorted(received.events, produced.events) - 1  # a node gives right behind what it receives
     is_own = (rows >= 0) & (received["node"][rows] == produced["node"])
     before = np.where(is_own, sizes[rows], 0)[flows.owners]

@@ -310,8 +310,10 @@ class Stored:
 
 def stored_text(file: str) -> tuple[str, str] | None:
     """The encoding of a Python file and its text, with its line ends and its byte order mark; None if it cannot be
-    read."""
+    read, or is no file: a trace may name a pipe or a device."""
     try:
+        if not Path(file).is_file():
+            return None
         content = Path(file).read_bytes()
         encoding = tokenize.detect_encoding(io.BytesIO(content).readline)[0]
         encoding = "utf-8" if encoding == "utf-8-sig" else encoding

@@ -3,7 +3,9 @@ called that. `test_fuzz.py` does the same by chance."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import sqlite3
 import struct
@@ -33,6 +35,7 @@ from gradviz.tracefile.expected import as_is
 from gradviz.words.escape import clean, json_text
 from tests.damage.packed import packed
 from tests.invoked import invoked
+from tests.warm import python
 
 
 @pytest.fixture
@@ -266,6 +269,31 @@ def test_a_state_that_cannot_be_is_refused(trace: Path, column: str, value: int,
 
 
 # --- what is no damage
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no named pipes among its files")
+def test_a_trace_whose_script_is_a_pipe_is_checked_and_not_waited_for(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import gradviz.engine as torch\n"
+        "w = torch.ones(2, requires_grad=True)\n"
+        "for _ in range(3):\n"
+        "    loss = w.sum()\n"
+        "    loss.backward()\n"
+        "    w.data -= w.grad\n"
+    )
+    with contextlib.chdir(tmp_path):
+        assert invoked(["trace", "script.py"]).exit_code == 0
+        script.unlink()
+        os.mkfifo(script)
+        for command in (["check"], ["check", "--format", "json"], ["fix"]):
+            done = subprocess.run(
+                [python(), "-m", "gradviz", *command, "script.gradviz"],
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
+            assert "stale-gradient" in done.stdout + done.stderr
 
 
 def test_a_locked_trace_is_called_locked(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

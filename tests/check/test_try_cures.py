@@ -56,6 +56,7 @@ ADVISED = {
     "stale-graph: prototypes of an encoder that is trained",
     "stale-optimizer: another head",
     "stale-optimizer: two optimizers that step with the same gradients",
+    "unscaled-accumulation: the mean of a short last batch, summed with others",
     "unused-parameter: a bias",
     "unused-parameter: a layer that is initialised and never called",
     "stale-gradient: the norms of two losses are read without clearing between",

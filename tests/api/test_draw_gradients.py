@@ -149,6 +149,7 @@ def test_the_graph_is_as_it_was(program: Callable[[Any], Made], torch: Any) -> N
     assert [leaf._version for leaf in leaves] == versions
 
 
+@pytest.mark.slow
 def test_a_gradient_that_was_there_stays(torch: Any) -> None:
     x = torch.tensor([1.0, 2.0], requires_grad=True)
     (x * 5.0).sum().backward()
@@ -296,6 +297,7 @@ def test_a_freed_graph_says_what_to_do(torch: Any) -> None:
     assert "gradviz.record" in said
 
 
+@pytest.mark.slow
 def test_only_a_tensor_of_one_element_has_them(torch: Any) -> None:
     x = torch.tensor([1.0, 2.0], requires_grad=True)
     assert "not of shape [2]: draw its sum() or mean()" in refusal(x.exp())

@@ -519,6 +519,7 @@ def test_several_tensors_are_drawn_together(put: Callable[[Any], Any], torch: An
     assert max(len(one.nodes) for one in alone) < len(graph.nodes) < sum(len(one.nodes) for one in alone)
 
 
+@pytest.mark.slow
 def test_several_tensors_are_drawn_with_the_gradients_of_one_pass(torch: Any) -> None:
     w = torch.tensor([1.0, 2.0], requires_grad=True)
     graph = gradviz.draw(((w * w).sum(), (3 * w).sum()), gradients=True).graph

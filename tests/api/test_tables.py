@@ -146,6 +146,7 @@ def test_pandas_gets_the_same_rows(run: RecordedRun) -> None:
     assert rows.to_pandas().equals(frame)
 
 
+@pytest.mark.slow
 def test_duckdb_answers_the_documented_question_over_several_runs(run: RecordedRun) -> None:
     pytest.importorskip("pandas", reason="pandas is not installed: pip install -e '.[pandas]'")
     pytest.importorskip("duckdb", reason="duckdb is not installed: pip install duckdb")
@@ -200,6 +201,7 @@ def test_each_value_is_of_the_type_of_its_column(run: RecordedRun) -> None:
             assert {type(value) for value in values} <= {types[type_of(name)], type(None)}, (table, name)
 
 
+@pytest.mark.slow
 def test_findings_and_errors_are_tables(tmp_path: Path) -> None:
     with suppress(RuntimeError), package.record(tmp_path / "run.gradviz"):
         w = torch.ones(2, requires_grad=True)

@@ -112,6 +112,7 @@ def test_python_knows_the_place_of_the_page(cell: Any) -> None:
     here.wait("window.model.get('selected').startsWith('n')")
 
 
+@pytest.mark.slow
 def test_the_page_goes_where_python_sets_it(cell: Any) -> None:
     here = cell()
     here.set("event", 3)
@@ -122,6 +123,7 @@ def test_the_page_goes_where_python_sets_it(cell: Any) -> None:
     assert "pass 2 of 2" in here.page.locator("#pass option:checked").inner_text()
 
 
+@pytest.mark.slow
 def test_a_place_that_there_is_not_is_the_nearest_one(cell: Any) -> None:
     here = cell()
     here.set("event", 10_000)
@@ -129,17 +131,20 @@ def test_a_place_that_there_is_not_is_the_nearest_one(cell: Any) -> None:
     assert here.get("event") > 3
 
 
+@pytest.mark.slow
 def test_a_place_that_is_set_before_the_widget_is_shown_counts(cell: Any) -> None:
     here = cell(event=2)
     here.wait("window.saved.at(-1).event === 2")
 
 
+@pytest.mark.slow
 def test_a_pass_that_is_set_before_the_widget_is_shown_counts(cell: Any) -> None:
     here = cell(pass_number=2)
     here.wait("window.saved.at(-1).pass_number === 2")
     assert "pass 2 of 2" in here.page.locator("#pass option:checked").inner_text()
 
 
+@pytest.mark.slow
 def test_a_cell_that_is_gone_hears_nothing(cell: Any) -> None:
     here = cell()
     here.tab.evaluate("window.leave()")

@@ -383,6 +383,7 @@ def test_check_in_python_gives_the_findings(gradviz_here: Command, stale: Path) 
         check(trace, select=["no-such-rule"])
 
 
+@pytest.mark.slow
 def test_a_call_that_leaves_grad_mode_off_is_named(gradviz: Command, stale: Path) -> None:
     off = "def show(x):\n    torch.set_grad_enabled(False)\n    print(x)\n"
     script = STALE.replace("w = ", off + "w = ").replace(

@@ -48,6 +48,7 @@ def test_a_finding_says_what_the_gradient_would_have_been(
     assert replayed(tmp_path, engine, CUT.format(cut=cut)) == [TOLD.format(call=call)]
 
 
+@pytest.mark.slow
 def test_the_check_the_report_and_the_page_say_the_same(tmp_path: Path) -> None:
     (told,) = replayed(tmp_path, "numpy", CUT.format(cut="(w * 5).detach()"))
     trace, report, page = (str(tmp_path / name) for name in ("cut.gradviz", "cut.html", "page.html"))
@@ -147,6 +148,7 @@ def test_nothing_is_said_where_the_block_does_not_run_again_or_cuts_once_more(
     assert replayed(tmp_path, engine, without_grad(inside)) == []
 
 
+@pytest.mark.slow
 def test_another_block_without_grad_mode_stays_as_it_is(tmp_path: Path) -> None:
     before = "with torch.no_grad():\n    scale = v * 2"
     program = without_grad("h * scale", before=before)

@@ -193,6 +193,7 @@ def test_check_watches_for_the_selected_rules_alone(gradviz: Command, tmp_path: 
     assert "nonfinite-forward" not in done.stderr
 
 
+@pytest.mark.slow
 def test_check_watches_no_trace(gradviz: Command, tmp_path: Path) -> None:
     (tmp_path / "short.py").write_text("import torch\ntorch.ones(2, requires_grad=True).sum().backward()\n")
     gradviz("trace", "--engine", "numpy", "short.py")

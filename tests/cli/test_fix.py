@@ -79,6 +79,7 @@ def test_an_edit_is_printed_with_its_proof(script: Path) -> None:
     assert other_files(script) == ["train.gradviz"]
 
 
+@pytest.mark.slow
 def test_the_proof_tells_where_the_runs_begin_to_differ(script: Path) -> None:
     script.write_text(FORGOTTEN.replace("(net(x) - ", "(net(x).detach() - "))  # which ends in an error
     done = fixed("train.py", "2")
@@ -89,6 +90,7 @@ def test_the_proof_tells_where_the_runs_begin_to_differ(script: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_an_error_that_could_not_be_seen_before_is_told_and_refutes_nothing(script: Path) -> None:
     script.write_text(FORGOTTEN.replace("(net(x) - ", "(net(x).detach() - "))
     done = fixed("train.py", "2")
@@ -145,6 +147,7 @@ def test_a_program_without_a_finding_has_nothing_to_cure(script: Path) -> None:
     assert (done.exit_code, done.stdout) == (0, "no finding, so there is nothing to cure\n")
 
 
+@pytest.mark.slow
 def test_a_name_is_not_assigned_to_itself(script: Path) -> None:
     script.write_text(
         "import torch\nw = torch.ones(2, requires_grad=True)\nh = w * 2\n"
@@ -153,6 +156,7 @@ def test_a_name_is_not_assigned_to_itself(script: Path) -> None:
     assert "-h = h.detach()\n (h * w)" in fixed("train.py").stdout
 
 
+@pytest.mark.slow
 def test_a_finding_is_chosen_by_its_number(script: Path) -> None:
     script.write_text(
         FORGOTTEN.replace("for i in", "seen = 0\nfor i in").replace(
@@ -192,6 +196,7 @@ def test_a_trace_without_source_texts_has_no_edit(script: Path) -> None:
     assert "the trace has no source texts" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_program_that_ends_in_an_exception_is_cured(script: Path) -> None:
     script.write_text(
         "import torch\nx = torch.ones(2, requires_grad=True)\ny = x.exp()\ny.add_(1)\ny.sum().backward()\n"
@@ -201,6 +206,7 @@ def test_a_program_that_ends_in_an_exception_is_cured(script: Path) -> None:
     assert "finding gone, no other came" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_nan_is_shown_as_such(script: Path) -> None:
     script.write_text(
         "import torch\nx = torch.tensor([0.0, 2.0], requires_grad=True)\nloss = (x * x.log()).sum()\nloss.backward()\n"
@@ -236,6 +242,7 @@ STORED = {
 }
 
 
+@pytest.mark.slow
 @needs_git
 @pytest.mark.parametrize("content", STORED.values(), ids=STORED)
 def test_all_other_bytes_of_a_file_stay(content: bytes, script: Path) -> None:
@@ -252,6 +259,7 @@ def test_all_other_bytes_of_a_file_stay(content: bytes, script: Path) -> None:
     assert script.read_bytes() == expected
 
 
+@pytest.mark.slow
 def test_an_edit_is_written_through_a_link(script: Path) -> None:
     (script.parent / "real").mkdir()
     real = script.rename(script.parent / "real" / "training.py")
@@ -280,6 +288,7 @@ def test_a_file_that_git_could_not_bring_back_is_not_written(state: str, script:
     assert script.read_text() == FORGOTTEN
 
 
+@pytest.mark.slow
 @needs_git
 def test_a_committed_file_is_written(script: Path) -> None:
     git(script.parent, "init", "-q")
@@ -289,6 +298,7 @@ def test_a_committed_file_is_written(script: Path) -> None:
     assert "opt.zero_grad()" in script.read_text()
 
 
+@pytest.mark.slow
 def test_a_proof_that_fails_writes_nothing(script: Path) -> None:
     guarded = FORGOTTEN + "assert 'zero' + '_grad' not in open(__file__).read()\n"
     script.write_text(guarded)
@@ -298,6 +308,7 @@ def test_a_proof_that_fails_writes_nothing(script: Path) -> None:
     assert script.read_text() == guarded
 
 
+@pytest.mark.slow
 def test_a_file_that_changes_during_the_proof_is_not_written(script: Path) -> None:
     changing = (
         "import pathlib\nif 'gradviz-' in __file__:\n    pathlib.Path('train.py').open('a').write('# more')\n"
@@ -310,6 +321,7 @@ def test_a_file_that_changes_during_the_proof_is_not_written(script: Path) -> No
     assert script.read_text() == FORGOTTEN + changing + "# more"
 
 
+@pytest.mark.slow
 def test_a_module_beside_the_script_is_written(script: Path) -> None:
     loss = script.parent / "pieces" / "loss.py"
     loss.parent.mkdir()

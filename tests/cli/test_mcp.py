@@ -53,6 +53,7 @@ def data_of(answer: str) -> Any:
     return json.loads(body)
 
 
+@pytest.mark.slow
 def test_findings_parameters_and_reasons_are_those_of_the_commands(answers: Answers) -> None:
     (finding,) = data_of(answers.findings("a.gradviz"))["findings"]
     assert (finding["rule"], finding["pass"]) == ("stale-gradient", 2)

@@ -33,6 +33,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_each_run_has_a_line_with_its_loss_and_its_first_finding(sweep: Path, gradviz: Run) -> None:
     done = gradviz("runs", str(sweep), "--json")
     assert done.returncode == 0
@@ -46,6 +47,7 @@ def test_each_run_has_a_line_with_its_loss_and_its_first_finding(sweep: Path, gr
     assert "not a gradviz trace" in rows["other"]["failed"]
 
 
+@pytest.mark.slow
 def test_each_run_says_where_it_parts_from_the_first(sweep: Path, gradviz: Run) -> None:
     rows = {row["run"]: row["parts"] for row in json.loads(gradviz("runs", str(sweep), "--json").stdout)}
     assert rows["lr0.1"] == ""

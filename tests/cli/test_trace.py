@@ -49,6 +49,7 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
     return done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_runs_alone_and_under_trace_and_prints_the_same(
     example: Path, gradviz_here: Run, info: Info, tmp_path: Path
@@ -64,6 +65,7 @@ def test_every_example_runs_alone_and_under_trace_and_prints_the_same(
     assert found["leaves"]
 
 
+@pytest.mark.slow
 def test_a_script_sees_what_python_would_show_it(gradviz: Run, tmp_path: Path) -> None:
     path = script(
         tmp_path,
@@ -82,6 +84,7 @@ def test_a_script_sees_what_python_would_show_it(gradviz: Run, tmp_path: Path) -
     assert traced.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_module_runs_as_with_m(gradviz: Run, info: Info, tmp_path: Path) -> None:
     package = tmp_path / "package"
     package.mkdir()
@@ -92,6 +95,7 @@ def test_a_module_runs_as_with_m(gradviz: Run, info: Info, tmp_path: Path) -> No
     assert info("train.gradviz")["passes"] == 1
 
 
+@pytest.mark.slow
 def test_relative_imports_of_a_directory_with_main_work(gradviz: Run, tmp_path: Path) -> None:
     folder = tmp_path / "app"
     folder.mkdir()
@@ -256,6 +260,7 @@ def test_an_error_without_a_message_is_told_by_its_kind_alone(gradviz_here: Run,
     assert ended.split(maxsplit=1)[1].strip() == "AssertionError (line 5)"
 
 
+@pytest.mark.slow
 def test_a_script_reads_stdin(gradviz: Run, tmp_path: Path) -> None:
     path = script(tmp_path, "print(input() + '!')\n" + DIFFERENTIATES)
     assert gradviz("trace", path, input="hello\n").stdout == "hello!\n"
@@ -312,6 +317,7 @@ def test_a_run_that_goes_on_is_not_called_killed(gradviz: Run, info: Info, tmp_p
     assert info()["error"]["type"] == "Killed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "starts",
     [
@@ -329,6 +335,7 @@ def test_what_only_ran_in_other_processes_is_not_called_undifferentiated(
     assert "nothing was differentiated" not in told
 
 
+@pytest.mark.slow
 def test_a_process_that_starts_no_other_is_told_as_a_whole(gradviz: Run, tmp_path: Path) -> None:
     told = gradviz("trace", script(tmp_path, "print(1)")).stderr
     assert "recorded no operation on a tensor" in told
@@ -667,6 +674,7 @@ def test_a_script_that_changes_the_directory_keeps_its_status_and_its_trace(
     assert (tmp_path / "moves.svg").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--watch"]])
 def test_the_script_sees_no_thread_but_its_own(tmp_path: Path, gradviz: Run, options: list[str]) -> None:
     (tmp_path / "waits.py").write_text(
@@ -775,6 +783,7 @@ def test_what_pytorch_loads_is_not_looked_through_for_garbage(
     assert (int(done.stdout) > 100_000) is is_frozen
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_what_a_script_made_before_it_imports_pytorch_is_found_to_be_garbage(
     gradviz: Run, tmp_path: Path

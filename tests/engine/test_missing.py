@@ -79,6 +79,7 @@ def test_of_a_name_that_is_nobodys_python_says_the_nearest() -> None:
     assert ended.stderr.splitlines()[-1] == said
 
 
+@pytest.mark.slow
 def test_the_nearest_name_is_said_once() -> None:
     program = "import gradviz.engine as torch; torch.nn.Convv2d"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

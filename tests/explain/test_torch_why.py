@@ -32,6 +32,7 @@ def head() -> torch.nn.Linear:
     return torch.nn.Linear(20, 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", ["inputs", "full"])
 def test_label_smoothing_contributes_what_autograd_gives(
     tmp_path: Path, head: torch.nn.Linear, values: str

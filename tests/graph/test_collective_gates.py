@@ -95,6 +95,7 @@ def test_the_collectives_inside_a_function_stand_at_its_op_and_its_node(drawn: C
     }
 
 
+@pytest.mark.slow
 def test_the_page_says_them_at_the_op_and_at_the_box_of_its_place(
     group: None, tmp_path: Path, browser: Any
 ) -> None:
@@ -174,6 +175,7 @@ def stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[int, Query]:
     return {rank: Query(open_trace(tmp_path / f"{rank}.gradviz")) for rank in range(2)}
 
 
+@pytest.mark.slow
 def test_what_is_sent_and_received_stands_at_the_tensors(stages: dict[int, Query]) -> None:
     exchanges = {
         node.name: [*map(exchange_told, node.exchanges)]
@@ -409,6 +411,7 @@ def test_a_module_whose_parameters_were_handed_out_shows_their_gradients(drawn: 
     assert [*gates(scene).values()] == ["all_reduce"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("chosen", "told"), [((0, 1), "all_reduce"), ((1,), "all_reduce, 1 of 2 gradients")])
 def test_the_page_says_it_in_the_box_of_a_module_and_of_a_leaf(
     chosen: tuple[int, ...], told: str, group: None, tmp_path: Path, browser: Any

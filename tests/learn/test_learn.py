@@ -176,6 +176,7 @@ def test_comments_of_the_program_do_not_tell_the_answers(lesson: Lesson) -> None
         assert not [line for line in session.trace.source(path) if "#" in line]
 
 
+@pytest.mark.slow
 @every
 @pytest.mark.parametrize("lang", LANGUAGES)
 def test_every_lesson_can_be_answered_to_its_end(lesson: Lesson, lang: str) -> None:
@@ -325,6 +326,7 @@ def is_korean(text: str) -> bool:
     return any("가" <= character <= "힣" for character in text)
 
 
+@pytest.mark.slow
 @every
 def test_every_event_of_a_korean_lesson_has_a_korean_sentence(lesson: Lesson) -> None:
     with _opened(lesson, "en") as english, _opened(lesson, "ko") as korean:

@@ -30,6 +30,7 @@ def file(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_a_lesson_of_one_s_own_is_taken_as_ours_are(gradviz: Run, file: Path) -> None:
     out = gradviz("learn", file, input="4\nno\n").stdout
     assert "c = a * b at a = 3, b = 4. What will a.grad be?" in out
@@ -97,6 +98,7 @@ def test_a_bad_file_gets_one_line(file: Path, gradviz: Run, old: str, new: str, 
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_file_that_is_not_there_and_one_without_questions_get_one_line(gradviz: Run, file: Path) -> None:
     missing = gradviz("learn", "nosuch.toml")
     assert missing.stderr.splitlines() == ["gradviz: cannot read nosuch.toml: no such file or directory"]
@@ -105,6 +107,7 @@ def test_a_file_that_is_not_there_and_one_without_questions_get_one_line(gradviz
     assert told.splitlines() == ["gradviz: mine.toml is no lesson: it has no [[questions]]"]
 
 
+@pytest.mark.slow
 def test_a_question_whose_event_never_comes_gets_one_line(gradviz: Run, file: Path) -> None:
     file.write_text(LESSON.replace("'pass_began'", "'stepped'"), encoding="utf-8")
     told = gradviz("learn", file).stderr.splitlines()
@@ -141,6 +144,7 @@ def test_a_damaged_file_of_scores_is_none(text: str) -> None:
     assert json.loads((data_folder() / "lessons.json").read_text())["a"]["right"] == 1
 
 
+@pytest.mark.slow
 def test_scripted_commands_keep_no_score(gradviz: Run) -> None:
     gradviz("learn", "leaves", "--commands", "question; answer 1")
     assert scores() == {}

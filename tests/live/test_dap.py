@@ -96,6 +96,7 @@ def test_a_script_is_recorded_and_stepped_through_both_ways(editor: Editor, tmp_
     assert ended(editor) == 0
 
 
+@pytest.mark.slow
 def test_what_cannot_be_answered_is_one_line_and_the_session_goes_on(editor: Editor, tmp_path: Path) -> None:
     for program, said in (("no.gradviz", "no such file"), ("no.py", "could not be recorded")):
         refused = editor.ask("launch", program=str(tmp_path / program))
@@ -111,6 +112,7 @@ def test_what_cannot_be_answered_is_one_line_and_the_session_goes_on(editor: Edi
     assert ended(editor) == 0
 
 
+@pytest.mark.slow
 def test_a_file_that_has_changed_is_shown_as_it_was_recorded(editor: Editor, tmp_path: Path) -> None:
     editor.ask("launch", program=str(tmp_path / "lesson.py"))
     assert editor.read()["event"] == "initialized"

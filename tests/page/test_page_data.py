@@ -106,6 +106,7 @@ def test_a_page_of_many_passes_is_the_same_when_made_again(tmp_path: Path) -> No
     assert made() == made()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("passes", "held"), [({4, 5, 9}, [4, 5, 9]), ({7}, [1, 7]), ({30}, [1, 7, 12])])
 def test_a_page_holds_the_passes_that_were_recorded_in_detail(
     passes: set[int], held: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -94,6 +94,7 @@ def test_a_tensor_has_one_name_in_pictures_page_json_and_stepper(recorded: Trace
                 assert str(subject(words, name, recorded.count - 1)) == name, "it is found by its name"
 
 
+@pytest.mark.slow
 def test_no_view_calls_a_tensor_by_its_number_that_has_a_name(recorded: Trace, tmp_path: Path) -> None:
     words, path = Words(recorded), str(recorded.path)
     said = {

@@ -82,6 +82,7 @@ def test_each_view_says_a_scope_once(engine: str, holder: str, tmp_path: Path) -
     assert [text for text in [*phases, *paths, *texts, *told] if TWICE.search(text)] == []
 
 
+@pytest.mark.slow
 @engines
 @holders
 def test_debug_says_a_scope_once(

@@ -141,6 +141,7 @@ def recorded(folder: Path) -> dict[str, tuple[int, str]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
 def test_processes_of_a_script_are_ranks(method: str, tmp_path: Path) -> None:
     done = traced(tmp_path, "--ranks", "processes.py", method)

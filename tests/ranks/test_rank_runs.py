@@ -102,6 +102,7 @@ def test_info_shows_the_ranks_of_a_folder_in_order(run: Path) -> None:
     assert [row.split()[0] for row in rows[:2]] == ["0", "1"]
 
 
+@pytest.mark.slow
 def test_a_report_of_ranks_has_the_findings_of_all(run: Path, tmp_path: Path) -> None:
     page = tmp_path / "ranks.html"
     done = gradviz(run, "report", "train.rank*.gradviz", "-o", str(page))
@@ -111,6 +112,7 @@ def test_a_report_of_ranks_has_the_findings_of_all(run: Path, tmp_path: Path) ->
     assert "in rank 1" in text
 
 
+@pytest.mark.slow
 def test_two_ranks_of_a_run_are_compared(run: Path) -> None:
     done = gradviz(run, "diff", "train.rank*.gradviz", "0", "1")
     assert "+ train.rank1.gradviz" in done.stdout
@@ -118,6 +120,7 @@ def test_two_ranks_of_a_run_are_compared(run: Path) -> None:
     assert (missing.returncode, missing.stderr) == (2, "gradviz: . has no rank 7: it has 0, 1\n")
 
 
+@pytest.mark.slow
 def test_graph_and_step_take_a_pattern(run: Path, tmp_path: Path) -> None:
     picture = tmp_path / "both.svg"
     assert "values of rank 0" in gradviz(run, "graph", "train.rank*.gradviz", "-o", str(picture)).stdout
@@ -125,6 +128,7 @@ def test_graph_and_step_take_a_pattern(run: Path, tmp_path: Path) -> None:
     assert stepped.splitlines()[0].split() == ["rank", "0", "rank", "1"]
 
 
+@pytest.mark.slow
 def test_the_graph_of_ranks_is_one_with_what_differs_at_the_box(run: Path, tmp_path: Path) -> None:
     picture = tmp_path / "ranks.json"
     gradviz(run, "graph", ".", "--pass", "1", "-o", str(picture))
@@ -136,6 +140,7 @@ def test_the_graph_of_ranks_is_one_with_what_differs_at_the_box(run: Path, tmp_p
     assert ops.count("mul") == 1
 
 
+@pytest.mark.slow
 def test_the_picture_says_what_each_rank_has(run: Path, tmp_path: Path) -> None:
     picture = tmp_path / "ranks.svg"
     gradviz(run, "graph", ".", "--pass", "1", "-o", str(picture))
@@ -145,6 +150,7 @@ def test_the_picture_says_what_each_rank_has(run: Path, tmp_path: Path) -> None:
     assert "only on rank 1" in text
 
 
+@pytest.mark.slow
 def test_a_page_of_ranks_is_that_of_the_first_finding_with_what_differs(run: Path, tmp_path: Path) -> None:
     page = tmp_path / "ranks.html"
     told = gradviz(run, "graph", ".", "-o", str(page)).stdout
@@ -225,6 +231,7 @@ def test_each_accumulator_is_compared_with_that_of_the_same_leaf(frozen: Path) -
     assert {(node.base, bool(node.apart)) for node in accumulators} == {("first", True), ("second", False)}
 
 
+@pytest.mark.slow
 def test_a_box_that_one_rank_has_says_so(frozen: Path, tmp_path: Path) -> None:
     gradviz(frozen, "graph", ".", "--pass", "1", "-o", str(tmp_path / "ranks.svg"))
     text = html.unescape((tmp_path / "ranks.svg").read_text())
@@ -268,6 +275,7 @@ def test_a_rank_without_the_pass_is_named(tmp_path: Path) -> None:
     assert "value on rank 2: [3]" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["info", "check", "graph"])
 @pytest.mark.parametrize(
     ("named", "why"),

@@ -136,6 +136,7 @@ def test_the_script_of_a_pass_gives_what_was_recorded(
     assert sorted(one.tobytes() for one in given) == sorted(one.tobytes() for one in wanted)
 
 
+@pytest.mark.slow
 def test_no_variable_of_a_script_is_called_as_a_tensor_without_a_name(path: Path) -> None:
     program = path.with_name("program.py")
     program.write_text(

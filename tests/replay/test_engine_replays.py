@@ -173,6 +173,7 @@ def test_every_pass_gives_what_was_recorded(path: Path, program: Callable[[], No
     assert [check.differences for check in found if check.differences] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_nothing_that_has_a_gradient_enters_a_pass_as_it_was(path: Path, program: Callable[[], None]) -> None:
     recorded(path, program)
@@ -270,6 +271,7 @@ def test_what_cannot_run_again_is_named_where_it_ends_a_gradient(path: Path) -> 
     assert "no gradient goes on" not in invoked(["what-if", str(recorded(path, a_square))]).stdout
 
 
+@pytest.mark.slow
 def test_only_the_outermost_call_is_told(path: Path) -> None:
     def program() -> None:
         x = torch.ones(2, 3, requires_grad=True)
@@ -311,6 +313,7 @@ def test_an_element_is_known_though_it_was_not_kept(path: Path) -> None:
     assert f"{2 * np.linspace(0, 1, 100)[50]:.4f}"[:5] in shown
 
 
+@pytest.mark.slow
 def test_a_capsule_of_a_pass_runs_again(path: Path, tmp_path: Path) -> None:
     recorded(path, layers_with_random_numbers)
     capsule = tmp_path / "bad.gradviz"

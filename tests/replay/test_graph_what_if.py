@@ -49,6 +49,7 @@ def test_values_and_gradients_stand_before_and_after(tmp_path: Path) -> None:
     assert "what if x=4: as it was → as it would be" in shown
 
 
+@pytest.mark.slow
 def test_a_gradient_that_was_none_is_there_without_a_detach(tmp_path: Path) -> None:
     shown = texts(tmp_path, a_product, f"detach@{DETACHED}")
     assert ".grad = None → 9" in shown  # x²
@@ -56,6 +57,7 @@ def test_a_gradient_that_was_none_is_there_without_a_detach(tmp_path: Path) -> N
     assert f"what if without detach@{DETACHED}: as it was → as it would be" in shown
 
 
+@pytest.mark.slow
 def test_what_stays_as_it_was_is_named(tmp_path: Path) -> None:
     def program() -> None:
         x = torch.tensor(3.0, requires_grad=True)
@@ -71,6 +73,7 @@ def test_several_edits_are_made_together(tmp_path: Path) -> None:
     assert ".grad = 36 → 60" in texts(tmp_path, a_product, "x=4", "w=5")  # 10 x + 5 x
 
 
+@pytest.mark.slow
 def test_a_tensor_that_was_written_to_has_the_value_of_its_version(tmp_path: Path) -> None:
     def program() -> None:
         x = torch.tensor(3.0, requires_grad=True)
@@ -83,6 +86,7 @@ def test_a_tensor_that_was_written_to_has_the_value_of_its_version(tmp_path: Pat
     assert "scalar = 7 → 9" in shown
 
 
+@pytest.mark.slow
 def test_a_value_that_was_not_kept_is_drawn_before_and_after(tmp_path: Path) -> None:
     def program() -> None:
         x = torch.ones(100, requires_grad=True)

@@ -121,6 +121,7 @@ def line_of(text: str) -> int:
     return lines.index(f"    {text}") + 1
 
 
+@pytest.mark.slow
 def test_check_in_python_names_the_line_that_the_command_names(tmp_path: Path) -> None:
     path = recorded(tmp_path / "run.gradviz", root_of_a_negative_mean)
     by_command = json.loads(invoked(["check", str(path), "--format", "json"]).stdout)["findings"]
@@ -129,6 +130,7 @@ def test_check_in_python_names_the_line_that_the_command_names(tmp_path: Path) -
     assert findings[0].line == line_of("z = torch.log(y - 20)")
 
 
+@pytest.mark.slow
 def test_a_cure_is_tried_by_a_replay_in_python_too(tmp_path: Path) -> None:
     path = recorded(tmp_path / "run.gradviz", cut_by_a_detach)
     by_command = json.loads(invoked(["check", str(path), "--format", "json"]).stdout)["findings"]

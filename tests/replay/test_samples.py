@@ -100,6 +100,7 @@ def test_targets_that_are_ignored_have_no_part(path: Path) -> None:
     assert found.terms[-1].norm == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(), (1,)])
 def test_the_gradient_that_backward_was_given_counts(path: Path, shape: tuple[int, ...]) -> None:
     w = torch.tensor([1.0, 2.0], requires_grad=True)
@@ -147,6 +148,7 @@ def test_samples_that_depend_on_one_another_are_said_to(path: Path) -> None:
     assert told_apart(path, lambda: (norm(x) ** 2).mean().backward()).mixing is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "why"),
     [
@@ -192,6 +194,7 @@ def test_of_what_is_not_shown_only_the_number_is_said(path: Path) -> None:
     assert shown.splitlines()[-1] == "and 2 more"
 
 
+@pytest.mark.slow
 def test_the_command_shows_the_worst_first(path: Path) -> None:
     line(path)
     shown = invoked(["what-if", str(path), "--samples"])

@@ -150,6 +150,7 @@ def test_a_gradient_that_underflows_is_there_in_float64(path: Path) -> None:
     assert gradient.after == pytest.approx(2e-50, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_without_a_detach_its_gradient_is_there(path: Path) -> None:
     def program() -> None:
         w = torch.tensor(2.0, requires_grad=True)
@@ -308,6 +309,7 @@ def test_a_pass_does_not_go_back_beyond_a_detached_state(path: Path) -> None:
         assert len({len(plan_of(query, number).calls) for number in (2, 3)}) == 1
 
 
+@pytest.mark.slow
 def test_a_difference_is_told_where_it_first_appears(path: Path) -> None:
     square(path)
     with open_trace(path) as trace:

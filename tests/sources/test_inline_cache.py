@@ -276,6 +276,7 @@ def test_what_the_cache_tells_is_what_the_long_way_tells(recorded: dict[str, Any
         assert mine == theirs
 
 
+@pytest.mark.slow
 def test_the_cache_is_used(recorded: dict[str, Any]) -> None:
     hits, events = recorded["with"]
     ops = sum(event["kind"] == "OpRan" for event in events)

@@ -92,6 +92,7 @@ def test_a_gradient_that_was_cleared_is_not_counted(on: Any, tmp_path: Path) -> 
     assert found["net.weight", "parameter"].last is not None
 
 
+@pytest.mark.slow
 @both_engines
 @pytest.mark.parametrize("settings", [{"passes": "auto"}, {"passes": "2"}, {"last": 2}], ids=str)
 def test_it_is_there_where_the_last_passes_are_left_out_or_kept_alone(

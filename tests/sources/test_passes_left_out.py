@@ -119,6 +119,7 @@ def checked(folder: Path, engine: str, passes: str, steps: int, bad: int) -> str
     return " ".join(told.stdout.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["numpy", pytest.param("torch", marks=pytest.mark.torch)])
 def test_a_nan_in_a_pass_without_details_is_found(tmp_path: Path, engine: str) -> None:
     if engine == "torch":

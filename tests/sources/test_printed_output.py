@@ -39,6 +39,7 @@ def told(trace: Path, commands: str) -> str:
     return invoked(["step", str(trace), "--commands", commands]).output
 
 
+@pytest.mark.slow
 def test_a_line_has_the_place_of_its_first_write_and_the_events_before_it(tmp_path: Path) -> None:
     _, path = recorded(tmp_path, TRAINING, "--printed")
     with open_trace(path) as trace:
@@ -46,6 +47,7 @@ def test_a_line_has_the_place_of_its_first_write_and_the_events_before_it(tmp_pa
         assert lines == [("start of 2 parts", 3, 1), ("grad [2.0, 4.0]", 7, trace.count)]
 
 
+@pytest.mark.slow
 def test_the_stepper_shows_by_line_what_was_printed_before_the_next_event(tmp_path: Path) -> None:
     _, path = recorded(tmp_path, TRAINING, "--printed")
     first, _, later = told(path, "variables; line; line").partition("> line\n")
@@ -55,6 +57,7 @@ def test_the_stepper_shows_by_line_what_was_printed_before_the_next_event(tmp_pa
     assert "● program.py:7  grad [2.0, 4.0]" in later
 
 
+@pytest.mark.slow
 def test_without_the_option_nothing_is_kept_and_the_stream_is_as_it_was(tmp_path: Path) -> None:
     done, path = recorded(tmp_path, "import sys\n" + TRAINING + "print('write' in vars(sys.stdout))\n")
     assert done.stdout.endswith(b"False\n")
@@ -99,6 +102,7 @@ def test_a_program_prints_the_same(program: str, tmp_path: Path) -> None:
         assert trace.printed
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_bounded(tmp_path: Path) -> None:
     _, path = recorded(tmp_path, "print('x' * 1000)\nfor k in range(3000):\n    print(k)\n", "--printed")
     with open_trace(path) as trace:
@@ -107,6 +111,7 @@ def test_what_is_kept_is_bounded(tmp_path: Path) -> None:
         assert [line.text for line in others] == [str(k) for k in range(MOST_LINES - 1)]
 
 
+@pytest.mark.slow
 def test_a_long_write_ends_its_lines_where_the_program_did(tmp_path: Path) -> None:
     program = (
         "import sys\nprint('x' * 9000)\nprint('next')\n"
@@ -118,6 +123,7 @@ def test_a_long_write_ends_its_lines_where_the_program_did(tmp_path: Path) -> No
     assert lines == [("x" * 10, 9000), ("next", 4), ("y" * 10, 8500), ("end of it", 9), ("z" * 10, 9005)]
 
 
+@pytest.mark.slow
 def test_lines_of_passes_that_are_not_kept_go_with_them(tmp_path: Path) -> None:
     program = (
         "import gradviz.engine as torch\nw = torch.ones(2, requires_grad=True)\n"

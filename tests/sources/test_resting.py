@@ -562,6 +562,7 @@ def accumulate(step: int, loss: Any, net: Any) -> Any:
     return loss / 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("disturb", [None, thaw], ids=["plain", "thawed unseen"])
 def test_what_was_not_watched_is_no_fault(tmp_path: Path, disturb: Any) -> None:
     recorded(tmp_path, Loop(18, disturb)).close()

@@ -207,6 +207,7 @@ def test_what_was_compiled_before_is_compiled_the_same_while_it_is_recorded(tmp_
         assert len(trace.passes) == 1
 
 
+@pytest.mark.slow
 def test_dynamo_looks_through_ours_though_its_caches_were_cleared(tmp_path: Path) -> None:
     from torch._dynamo import trace_rules
 
@@ -218,6 +219,7 @@ def test_dynamo_looks_through_ours_though_its_caches_were_cleared(tmp_path: Path
     assert net.bias.grad.item() == 2
 
 
+@pytest.mark.slow
 def test_a_layers_fast_path_is_compiled_after_a_recording(tmp_path: Path) -> None:
     """Dynamo knows the functions that a recorder replaces as they are, though it came while they were replaced."""
     program = """

@@ -380,6 +380,7 @@ def test_what_make_fx_writes_down_is_not_run(both: Both) -> None:
     assert trace.passes == []
 
 
+@pytest.mark.slow
 def test_fake_tensors_in_the_backward_of_cond_are_no_leaves(both: Both) -> None:
     def program() -> list[float]:
         w = torch.tensor([1.0, 2.0], requires_grad=True)

@@ -235,6 +235,7 @@ def test_a_pytorch_that_lacks_a_name_is_not_recorded(
         assert trace.meta["stopped"].endswith("complete up to event 0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", range(0, 43, 7))
 def test_what_was_replaced_is_put_back_where_the_rest_cannot_be(
     at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: list[str]
@@ -339,6 +340,7 @@ def test_the_program_does_not_notice_a_function_of_the_recorder_that_fails(
             assert "a fault of gradviz's" in trace.meta["stopped"]
 
 
+@pytest.mark.slow
 def test_most_functions_of_the_recorder_run_in_that_program(reached: set[str]) -> None:
     assert len(reached) > 150
 
@@ -364,6 +366,7 @@ def test_the_program_does_not_notice_a_listener_that_fails(
     assert len(run_recorded(tmp_path, expected, through=through)) <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fails",
     [

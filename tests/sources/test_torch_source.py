@@ -128,6 +128,7 @@ def renamed(nodes: list[Any]) -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not IS_KNOWN, reason=f"PyTorch {torch.__version__} does not tell what its nodes saved")
 @pytest.mark.parametrize("name", [example.stem for example in EXAMPLES])
 def test_both_engines_give_the_same_graph(name: str, both_engines: dict[str, tuple[Any, Any]]) -> None:
@@ -222,6 +223,7 @@ def traced(
     )
 
 
+@pytest.mark.slow
 def test_only_the_passes_asked_for_are_recorded_in_detail(tmp_path: Path) -> None:
     whole = traced(tmp_path)
     chosen = traced(tmp_path, "--passes", "2,every:5", "-o", "chosen.gradviz")
@@ -238,6 +240,7 @@ def test_only_the_passes_asked_for_are_recorded_in_detail(tmp_path: Path) -> Non
         assert some.count < all_.count / 1.8
 
 
+@pytest.mark.slow
 def test_a_module_that_moves_to_where_it_is_can_be_recorded(tmp_path: Path) -> None:
     moves = 'model = torch.nn.Linear(2, 1).to("cpu").float()\nmodel.share_memory()\n'
     done = traced(tmp_path, script=f"import torch\n{moves}model(torch.ones(3, 2)).sum().backward()\n")
@@ -262,6 +265,7 @@ def test_what_names_no_passes_is_refused(text: str, told: str, tmp_path: Path) -
     assert told in done.stderr
 
 
+@pytest.mark.slow
 def test_each_of_several_ranks_writes_its_own_trace(tmp_path: Path) -> None:
     done = traced(tmp_path, "-o", "run.gradviz", RANK="1", WORLD_SIZE="2")
     assert done.returncode == 0, done.stderr
@@ -286,6 +290,7 @@ if __name__ == "__main__":  # from Python 3.14 on the loader's processes import 
 """
 
 
+@pytest.mark.slow
 def test_child_processes_are_left_alone(tmp_path: Path) -> None:
     done = traced(tmp_path, script=FORKS)
     assert done.stdout == "4.0\n4.0\n0\n", done.stderr

@@ -118,6 +118,7 @@ def test_output_warnings_tracebacks_and_status_are_those_of_python(tmp_path: Pat
     assert plain.stderr.count("of a caller's caller") >= 2
 
 
+@pytest.mark.slow
 def test_a_script_that_imports_torch_by_way_of_a_module_is_recorded(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text("import torch\nx = torch.ones(2, requires_grad=True)\n")
     (tmp_path / "train.py").write_text("from model import x\n(x * 3).sum().backward()\nraise SystemExit(7)\n")
@@ -130,6 +131,7 @@ def test_a_script_that_imports_torch_by_way_of_a_module_is_recorded(tmp_path: Pa
         assert len(trace.passes) == 1
 
 
+@pytest.mark.slow
 def test_a_script_without_torch_does_not_load_it(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(
         "import gradviz.engine as engine, sys\nx = engine.ones(2, requires_grad=True)\n(x * 2).sum().backward()\n"
@@ -419,6 +421,7 @@ def test_a_view_whose_node_pytorch_does_not_say(tmp_path: Path) -> None:
     assert copied.tolist() == [2, 2]
 
 
+@pytest.mark.slow
 def test_calls_too_deep_to_record_are_told_in_one_line(tmp_path: Path) -> None:
     program = """
 import torch
@@ -448,6 +451,7 @@ print(found)
         assert len(trace.passes) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="a stack grows on Linux only")
 @pytest.mark.parametrize("options", [(), ("--passes", "2")])
 def test_a_graph_of_many_operations_one_after_another_is_freed(

@@ -98,6 +98,7 @@ def test_a_parameter_is_kept_once_and_after_each_write(record: Record) -> None:
     assert len(kept(trace, "data")) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", [lambda w: w.data.mul_(3), lambda w: w.data.copy_(torch.full((100,), 3.0))])
 def test_a_write_through_data_is_noticed(record: Record, write: Callable[[Any], object]) -> None:
     w = torch.ones(100, requires_grad=True)
@@ -142,6 +143,7 @@ def test_other_grades_tell_nothing_of_it(tmp_path: Path, values: str) -> None:
         assert not [event for event in trace if isinstance(event, (CallMade, ValueKept))]
 
 
+@pytest.mark.slow
 def test_all_other_events_are_those_of_another_grade(tmp_path: Path) -> None:
     """From the second step on, calls are emitted from the cache of calls."""
 
@@ -211,6 +213,7 @@ def test_the_table_has_nothing_that_reads_files_or_calls_what_it_is_given() -> N
     assert not {name.partition(".")[2] for name in NAMES} & forbidden
 
 
+@pytest.mark.slow
 def test_a_copy_that_is_shared_has_no_elements_and_no_arguments(record: Record, tmp_path: Path) -> None:
     w = torch.arange(100.0, requires_grad=True)
     trace = record(lambda: w.pow(1234.5).sum().backward())

@@ -484,6 +484,7 @@ def test_an_empty_trace_is_told_in_one_line(tmp_path: Path) -> None:
     assert told.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_without_a_terminal_step_asks_for_commands(tmp_path: Path) -> None:
     path = lesson(tmp_path, CUBE)
     ran = subprocess.run(

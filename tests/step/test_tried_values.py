@@ -50,6 +50,7 @@ def test_one_value_is_taken_back_or_all(path: Path) -> None:
     assert "loss 10 2 8" in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("commands", "told"),
     [

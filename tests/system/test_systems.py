@@ -248,6 +248,7 @@ def test_a_trace_that_others_record_is_called_so_on_another_system(
     assert "not yet: it is being" in said
 
 
+@pytest.mark.slow
 def test_the_copy_of_a_trace_that_was_cut_off_is_gone_afterwards(
     stand_ins: dict[str, dict[str, str]], tmp_path: Path
 ) -> None:

@@ -55,6 +55,7 @@ def from_windows(tmp_path: Path) -> Path:
     return tmp_path / "lesson.gradviz"
 
 
+@pytest.mark.slow
 def test_a_trace_from_windows_is_read_here(from_windows: Path) -> None:
     told = CliRunner().invoke(
         main, ["step", str(from_windows), "--commands", r"break C:\work\lesson.py:6; continue"]

@@ -271,6 +271,7 @@ def test_leaves_and_modules_show_the_gradients_that_came_to_them(torch: Any) -> 
     assert ".grad norm 5" in gradviz.draw(loss, depth=0).svg.replace("\u00a0", " ")
 
 
+@pytest.mark.slow
 def test_the_page_replays_the_pass(torch: Any) -> None:
     x = torch.tensor([1.0, 2.0], requires_grad=True)
     (view,) = views_of(str(gradviz.draw(x.exp().sum(), gradients=True).html()))
@@ -287,6 +288,7 @@ def refusal(thing: Any, **settings: Any) -> str:
     return str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_freed_graph_says_what_to_do(torch: Any) -> None:
     x = torch.tensor([1.0, 2.0], requires_grad=True)
     loss = x.exp().sum()

@@ -66,7 +66,6 @@ def test_what_the_command_itself_says_loads_nothing(option: str, tmp_path: Path)
     assert loaded_by(option, folder=tmp_path) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", ["info", "graph", "step", "trace", "debug", "doctor"])
 def test_help_loads_no_engine(command: str, tmp_path: Path) -> None:
     assert set(loaded_by(command, "--help", folder=tmp_path)) <= {"numpy"}

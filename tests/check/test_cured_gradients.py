@@ -132,6 +132,7 @@ def test_a_block_without_grad_mode_says_what_the_gradient_would_have_been(
     assert replayed(tmp_path, engine, without_grad(mode=mode)) == [told]
 
 
+@pytest.mark.slow
 def test_of_a_decorated_function_the_decorator_is_named(tmp_path: Path) -> None:
     function = "@torch.no_grad()\ndef five(x):\n    return x * 5\n"
     program = CUT.replace("import torch\n", f"import torch\n{function}").format(cut="five(w)")
@@ -187,6 +188,7 @@ def test_a_number_of_a_tensor_says_what_the_gradient_would_have_been(
     ]
 
 
+@pytest.mark.slow
 def test_nothing_is_said_of_a_number_that_was_computed_with(tmp_path: Path) -> None:
     program = CUT.replace("loss = (h * v).sum()", "k = (w * w).sum()\nloss = (h * v).sum() + 2 * k.item()")
     assert replayed(tmp_path, "numpy", program.format(cut="w * 5")) == []

@@ -65,7 +65,6 @@ def test_every_example_runs_alone_and_under_trace_and_prints_the_same(
     assert found["leaves"]
 
 
-@pytest.mark.slow
 def test_a_script_sees_what_python_would_show_it(gradviz: Run, tmp_path: Path) -> None:
     path = script(
         tmp_path,
@@ -84,7 +83,6 @@ def test_a_script_sees_what_python_would_show_it(gradviz: Run, tmp_path: Path) -
     assert traced.returncode == 0
 
 
-@pytest.mark.slow
 def test_a_module_runs_as_with_m(gradviz: Run, info: Info, tmp_path: Path) -> None:
     package = tmp_path / "package"
     package.mkdir()
@@ -104,7 +102,6 @@ def test_relative_imports_of_a_directory_with_main_work(gradviz: Run, tmp_path: 
     assert gradviz("trace", folder).stdout == "1 __main__\n"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ending", "status"), [("sys.exit(3)", 3), ("sys.exit()", 0), ("raise SystemExit", 0), ("exit('bye')", 1)]
 )
@@ -118,7 +115,6 @@ def test_the_exit_status_is_the_scripts(
     assert info()["passes"] == 1
 
 
-@pytest.mark.slow
 def test_a_script_that_raises_ends_as_under_python_and_leaves_its_trace(
     gradviz: Run, info: Info, tmp_path: Path
 ) -> None:
@@ -341,7 +337,6 @@ def test_a_process_that_starts_no_other_is_told_as_a_whole(gradviz: Run, tmp_pat
     assert "recorded no operation on a tensor" in told
 
 
-@pytest.mark.slow
 def test_stdout_is_never_touched(gradviz: Run, gradviz_here: Run, tmp_path: Path) -> None:
     path = script(tmp_path, DIFFERENTIATES)
     assert gradviz_here("trace", path).stdout == ""
@@ -674,7 +669,6 @@ def test_a_script_that_changes_the_directory_keeps_its_status_and_its_trace(
     assert (tmp_path / "moves.svg").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--watch"]])
 def test_the_script_sees_no_thread_but_its_own(tmp_path: Path, gradviz: Run, options: list[str]) -> None:
     (tmp_path / "waits.py").write_text(

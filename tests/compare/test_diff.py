@@ -94,6 +94,7 @@ def test_a_run_without_operations_differs_from_one_with_some(
     assert "the runs differ" in done.stdout
 
 
+@pytest.mark.slow
 def test_changed_operations_are_told_once_with_what_changed(compared: Callable[..., dict]) -> None:
     (change,) = compared("h.sin()", "h.cos()")["changes"]
     assert (change["kind"], change["count"], change["one"]["line"]) == ("changed", 3, OP)

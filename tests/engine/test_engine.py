@@ -16,7 +16,6 @@ def graph_of(function: Callable[[], object]) -> object:
     return function()
 
 
-@pytest.mark.slow
 def test_a_chain_of_a_hundred_thousand_operations_needs_no_recursion() -> None:
     x = torch.ones(1, requires_grad=True)
     h = x
@@ -26,7 +25,6 @@ def test_a_chain_of_a_hundred_thousand_operations_needs_no_recursion() -> None:
     assert x.grad.tolist() == [1.0]
 
 
-@pytest.mark.slow
 def test_a_watched_chain_of_a_hundred_thousand_operations_needs_no_recursion() -> None:
     x = torch.ones(1, requires_grad=True)
     h = x

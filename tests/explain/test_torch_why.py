@@ -139,6 +139,7 @@ def _images(x: Any, w: Any) -> Any:
     return functional.max_pool2d(functional.batch_norm(y, None, None, training=True), 2).reshape(-1, 12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "network",
     [_attention, _residual, _recurrent, _in_place, _broadcast, _images],

@@ -38,6 +38,7 @@ def test_a_lesson_of_one_s_own_is_taken_as_ours_are(gradviz: Run, file: Path) ->
     assert "That was the last question: 2 of 2 right." in out
 
 
+@pytest.mark.slow
 def test_the_gradient_of_a_tensor_called_input_is_its_own(gradviz: Run, file: Path) -> None:
     """`input` also stands for the only tensor that a node gives a gradient to: here there are two."""
     lesson = LESSON.replace("a * b", "a * input").replace("b = torch", "input = torch")
@@ -47,6 +48,7 @@ def test_the_gradient_of_a_tensor_called_input_is_its_own(gradviz: Run, file: Pa
     assert "✓ Right: 3" in gradviz("learn", file, input="3\nno\n").stdout
 
 
+@pytest.mark.slow
 def test_a_lesson_that_asks_for_the_gradient_of_what_gets_none_is_refused(gradviz: Run, file: Path) -> None:
     lesson = LESSON.replace("kind == 'accumulated' and name == 'a'", "kind == 'produced'", 1)
     file.write_text(lesson.replace('value = "a.grad"', 'gradient = "input"'), encoding="utf-8")
@@ -54,6 +56,7 @@ def test_a_lesson_that_asks_for_the_gradient_of_what_gets_none_is_refused(gradvi
     assert "this lesson asks for the gradient of input, and the node gives one to a, b" in told.stderr
 
 
+@pytest.mark.slow
 def test_input_that_ends_early_is_told_how_far_it_came(gradviz: Run, file: Path) -> None:
     out = gradviz("learn", file, input="4\n").stdout
     assert out.splitlines()[-1] == "mine: 1 of 2 questions answered, 1 rightly."

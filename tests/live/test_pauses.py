@@ -96,7 +96,6 @@ def training(tmp_path: Path) -> Path:
     return tmp_path / "training.py"
 
 
-@pytest.mark.slow
 def test_it_stops_in_training_where_the_whole_trace_says(training: Path, tmp_path: Path) -> None:
     same_stops(training, tmp_path, (*WHATS, "scope model.2", "module model"))
 

@@ -85,6 +85,7 @@ def test_text_says_which_ranks(run: Path) -> None:
     assert "gradviz step train.rank1.gradviz --at" in told
 
 
+@pytest.mark.slow
 def test_sarif_says_which_ranks(run: Path) -> None:
     (log,) = json.loads(gradviz(run, "check", ".", "--format", "sarif").stdout)["runs"]
     ranks = {result["ruleId"]: result["properties"]["ranks"] for result in log["results"]}

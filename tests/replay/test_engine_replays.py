@@ -184,6 +184,7 @@ def test_nothing_that_has_a_gradient_enters_a_pass_as_it_was(path: Path, program
     assert {step.how for step in inputs} <= {"leaf", "data", "carried"}
 
 
+@pytest.mark.slow
 def test_every_pass_gives_what_was_recorded_where_some_are_left_out(path: Path) -> None:
     with gradviz.record(path, values="inputs", passes={1, 3}, with_torch=False):
         written_through_data()
@@ -204,6 +205,7 @@ def a_square() -> None:
     loss.backward()
 
 
+@pytest.mark.slow
 def test_another_value_gives_another_loss_and_another_gradient(path: Path) -> None:
     found = asked(recorded(path, a_square), "x=4")
     assert after(found) == {"loss": 80.0, "x.grad": 40.0}
@@ -302,6 +304,7 @@ def test_a_recording_of_another_grade_replaces_no_function(path: Path) -> None:
 # --- commands
 
 
+@pytest.mark.slow
 def test_an_element_is_known_though_it_was_not_kept(path: Path) -> None:
     def program() -> None:
         w = torch.linspace(0, 1, 100).requires_grad_()
@@ -322,6 +325,7 @@ def test_a_capsule_of_a_pass_runs_again(path: Path, tmp_path: Path) -> None:
     assert "it gives the recorded loss to the last bit and 6 of 6 recorded gradients" in shown
 
 
+@pytest.mark.slow
 def test_the_parts_of_samples_are_those_of_the_loss(path: Path) -> None:
     def program() -> None:
         w = torch.tensor(2.0, requires_grad=True)

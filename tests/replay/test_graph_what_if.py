@@ -121,6 +121,7 @@ def test_a_page_is_refused(tmp_path: Path) -> None:
     assert "--what-if is for pictures" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_pass_whose_hooks_do_not_run_again_is_refused(tmp_path: Path) -> None:
     def program() -> None:
         x = torch.tensor(3.0, requires_grad=True)

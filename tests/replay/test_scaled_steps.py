@@ -83,6 +83,7 @@ def test_the_loss_is_that_of_a_run_with_the_other_rate(path: Path, place: int, s
         assert changed[2] != pytest.approx(usual[2], rel=1e-3)
 
 
+@pytest.mark.slow
 def test_the_step_behind_the_last_pass_is_known_of_small_parameters(path: Path) -> None:
     recorded(path, lambda: training(OPTIMIZERS[2]))
     assert scaled(path, number=None).plan.number == 4
@@ -201,6 +202,7 @@ def test_a_mean_over_classes_is_that_of_a_run_without_the_sample(path: Path, ind
     assert np.allclose(found["w.grad"], w.grad.numpy(), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_samples_that_depend_on_one_another_are_not_left_out(path: Path) -> None:
     def program() -> None:
         net = nn.BatchNorm1d(2)

@@ -416,6 +416,7 @@ def test_a_function_that_is_not_in_the_table_is_never_called(path: Path) -> None
         asked(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "tree",
     [

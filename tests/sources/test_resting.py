@@ -99,6 +99,7 @@ class Loop:
             optimizer.step()
 
 
+@pytest.mark.slow
 def test_the_program_computes_what_it_computes_alone(tmp_path: Path) -> None:
     alone, beside = Loop(), Loop()
     torch.manual_seed(1)
@@ -270,6 +271,7 @@ def test_a_chosen_pass_that_begins_inside_a_pass_is_recorded(tmp_path: Path) -> 
         assert {one.in_pass for one in of_kind(trace, PassSummed)} == {1, 2, 3, 4, 5, 6}
 
 
+@pytest.mark.slow
 def test_nothing_is_called_for_an_op_of_a_pass_that_is_left_out(tmp_path: Path) -> None:
     def calls(layers: int) -> int:
         """The calls of our functions in pass 15."""
@@ -342,6 +344,7 @@ def test_three_passes_behind_trouble_are_recorded(tmp_path: Path, disturb: Any, 
         assert [(one.in_pass, one.why) for one in of_kind(trace, PassSummed) if one.why] == [(at, why)]
 
 
+@pytest.mark.slow
 def test_three_passes_behind_an_exception_are_recorded(tmp_path: Path) -> None:
     class Refusing(torch.autograd.Function):
         @staticmethod
@@ -369,6 +372,7 @@ def test_three_passes_behind_an_exception_are_recorded(tmp_path: Path) -> None:
         assert [error.message for error in trace.errors] == ["no gradient today"]
 
 
+@pytest.mark.slow
 def test_a_nan_in_a_watched_pass_is_one_trouble_however_late_it_is_written(tmp_path: Path) -> None:
     def program() -> None:
         layer = torch.nn.Linear(2, 1)

@@ -57,6 +57,7 @@ for new in (new_turn, new_own_turn):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer that raises in the program")
 def test_ctrl_c_leaves_no_lock_taken() -> None:
     done = subprocess.run([sys.executable, "-c", TURNS], capture_output=True, text=True, timeout=100)

@@ -82,6 +82,7 @@ def test_an_earlier_trace_that_holds_nothing_is_replaced(
     assert info()["error"]["type"] == "JSONDecodeError"
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_before_its_first_tensor_leaves_the_earlier_trace(
     gradviz: Run, gradviz_here: Run, info: Info, tmp_path: Path
 ) -> None:

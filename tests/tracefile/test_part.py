@@ -178,6 +178,7 @@ def test_a_part_is_as_the_whole_for_programs_drawn_at_random(tmp_path: Path) -> 
         check_same_steps(path, tmp_path / "other.gradviz", [1 + seed % 7, 30], most=2, seed=seed)
 
 
+@pytest.mark.slow
 def test_a_tensor_that_a_graph_kept_has_the_value_that_it_had_then(tmp_path: Path) -> None:
     """Its first value gave way in a chunk that nothing else is asked about."""
     program = next(one for one in ALL if "a scale that is derived once" in one.name)

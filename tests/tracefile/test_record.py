@@ -478,7 +478,6 @@ def test_an_exception_passes_through_and_is_noted(tmp_path: Path) -> None:
         assert isinstance(trace.event(error.event), k.ErrorRaised)
 
 
-@pytest.mark.slow
 def test_threads_are_told_apart(tmp_path: Path) -> None:
     together = threading.Barrier(3)
 
@@ -531,7 +530,6 @@ with record(sys.argv[1], values=sys.argv[2]):
 """
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer that raises in the program")
 @pytest.mark.parametrize("values", ["none", "stats"])
 def test_an_event_that_ctrl_c_cuts_in_two_is_not_there(tmp_path: Path, values: str) -> None:
@@ -552,7 +550,6 @@ def test_an_event_that_ctrl_c_cuts_in_two_is_not_there(tmp_path: Path, values: s
                 assert len(event.flows) == 2
 
 
-@pytest.mark.slow
 def test_recording_keeps_no_tensor_alive(tmp_path: Path) -> None:
     import weakref
 

@@ -92,6 +92,7 @@ def test_each_step_gives_the_recorded_gradient(words: Words, number: int, key: s
             close(sum_over(step.product.array, step), down, 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "key", "i"), [(n + 1, *case) for n, case in enumerate(CASES)])
 def test_the_local_derivative_of_an_elementwise_op_is_known_in_numbers(
     words: Words, number: int, key: str, i: int

@@ -411,14 +411,17 @@ def patch_of(query: Query, site: Site, tensors: tuple[int, ...], edits: Edits) -
     if source is None or not made:
         return None
     patch = Patch(site.place.file, source.text, made)
-    after = _parsed(patch.after)
-    if after is None or patch.after == patch.before:
+    try:
+        after = ast.parse(patch.after)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    if patch.after == patch.before:
         return None
     line = next(patch.replacements)[0]
-    for node in after.nodes(line):
-        if isinstance(node, ast.Assign) and [*map(ast.unparse, node.targets)] == [ast.unparse(node.value)]:
-            statement = source.statement_at(line)
-            return replace(patch, edits=(source.removed(statement),)) if statement is not None else None
+    assigned = (node for node in ast.walk(after) if isinstance(node, ast.Assign) and node.lineno == line)
+    if any([*map(ast.unparse, node.targets)] == [ast.unparse(node.value)] for node in assigned):
+        statement = source.statement_at(line)
+        return replace(patch, edits=(source.removed(statement),)) if statement is not None else None
     return patch
 
 

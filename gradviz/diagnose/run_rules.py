@@ -12,13 +12,14 @@ from pathlib import Path
 from gradviz.diagnose.between_ranks import BETWEEN_RANKS
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import ERROR, SEVERITIES, WARNING, Finding, Report
-from gradviz.diagnose.fix import patch_of
+from gradviz.diagnose.fix import Patch, patch_of
 from gradviz.diagnose.own_words import by_expressions, typed
 from gradviz.diagnose.rank_rule import RankRule
 from gradviz.diagnose.rule import Found, Need, Rule, unmet
 from gradviz.diagnose.rule_settings import Settings
 from gradviz.diagnose.rules import BY_ID, RULES
 from gradviz.errors import GradvizError, nearest
+from gradviz.events.site import Place
 from gradviz.query.tied_names import with_tied_names
 from gradviz.tracefile import Site, Trace, open_trace
 from gradviz.words.escape import clean, shortened
@@ -76,6 +77,7 @@ def _missing(case: Case, rule: Rule, select: Collection[str], lacking: Collectio
 
 def _check(case: Case, rules: list[Rule], select: Collection[str]) -> Report:
     findings: list[Finding] = []
+    patches: _Patches = {}
     checked: list[str] = []
     not_checked = list(_not_there(case.trace.meta))
     not_checked += [(rule, _BETWEEN) for rule in select if rule in BETWEEN_RANKS]
@@ -87,7 +89,7 @@ def _check(case: Case, rules: list[Rule], select: Collection[str]) -> Report:
             continue
         checked.append(rule.id)
         for found in rule.search(case):
-            findings.append(_finding(case, rule, found))
+            findings.append(_finding(case, rule, found, patches))
         for what, why in rule.left_out(case):
             not_checked.append((clean(f"{rule.id} of {what}"), clean(why)))
     kept = [finding for finding in findings if not is_ignored(case.trace, finding)]
@@ -107,14 +109,24 @@ def _not_there(meta: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         yield "what is told by the source", "it was not recorded (--no-source)"
 
 
-def _finding(case: Case, rule: Rule, found: Found) -> Finding:
-    site, cure = _site(case, found), found.cure
-    patch = patch_of(case.query, site, found.tensors, cure.edits) if site is not None and cure.edits else None
+_Patches = dict[
+    tuple[str, Place, str], Patch | None
+]  # by rule, place and cure: a fault may come in each pass
+
+
+def _finding(case: Case, rule: Rule, found: Found, patches: _Patches) -> Finding:
+    site, cure, fix = _site(case, found), found.cure, clean(typed(case, found))
+    patch = None
+    if site is not None and cure.edits is not None:
+        key = rule.id, site.place, fix
+        if key not in patches:
+            patches[key] = patch_of(case.query, site, found.tensors, cure.edits)
+        patch = patches[key]
     return Finding(
         rule=rule.id,
         severity=found.severity or rule.severity,
         message=clean(with_tied_names(case.query, by_expressions(case, found.message), found.tensors)),
-        fix=clean(typed(case, found)),
+        fix=fix,
         site=site,
         events=found.events,
         node=found.node,

@@ -11,7 +11,7 @@ from subprocess import CompletedProcess
 import pytest
 
 import gradviz as package
-from gradviz.diagnose import RULES, UnknownRule, check
+from gradviz.diagnose import RULES, UnknownRule, check, run_rules
 from gradviz.diagnose.rank_rule import RankFound, RankRule
 from gradviz.diagnose.rule import Found, Rule
 from gradviz.query.replicas import Replicas
@@ -586,3 +586,27 @@ for step in range(3):
         "late-clip",
         "cost.backward(); torch.nn.utils.clip_grad_norm_([w], 0.5); adam.step()  # in this order",
     )
+
+
+def test_the_edit_of_a_fault_that_comes_in_each_pass_is_made_once(
+    gradviz_here: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "twice.py").write_text(
+        "import gradviz.engine as torch\n"
+        "w = torch.ones(2, requires_grad=True)\n"
+        "for _ in range(20):\n"
+        "    loss = w.exp().sum()\n"
+        "    loss.backward()\n"
+        "    try:\n"
+        "        loss.backward()\n"
+        "    except RuntimeError:\n"
+        "        pass\n"
+    )
+    gradviz_here("trace", "twice.py")
+    made = []
+    make = run_rules.patch_of
+    monkeypatch.setattr(run_rules, "patch_of", lambda *parts: made.append(parts) or make(*parts))
+    first, *_ = package.check(tmp_path / "twice.gradviz").findings
+    assert (first.rule, len(first.consequences) > 10) == ("backward-twice", True)
+    assert first.patch is not None
+    assert len(made) < 5

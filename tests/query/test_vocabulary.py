@@ -28,7 +28,7 @@ def test_no_column_of_the_statistics_is_given_by_its_number() -> None:
         r"\bstats(\[[^\]]*\])?\[[^\]]*, ?\[?\d|^_(MIN|MAX|MEAN|RMS|NAN|INF|ZEROS)\b.* = \d", re.MULTILINE
     )
     files = [path for path in PACKAGE.rglob("*.py") if "engine" not in path.parts]
-    assert len(files) > 300
+    assert len(files) > 200
     found = {path.name: match[0] for path in files for match in by_number.finditer(path.read_text("utf-8"))}
     assert found == {}
 
@@ -91,7 +91,7 @@ def test_each_function_of_pytorch_is_of_a_kind_or_listed_as_of_none() -> None:
 def test_a_function_with_several_names_is_asked_for_by_its_kind() -> None:
     several = {name for pair in ops._OTHER_NAMES.items() for name in (pair[0], *pair[1])}
     files = [p for p in PACKAGE.rglob("*.py") if not {"engine", "sources", "replay"} & set(p.parts)]
-    assert len(files) > 300
+    assert len(files) > 200
     found = [
         (path.name, compared.lineno)
         for path in files

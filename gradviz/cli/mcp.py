@@ -17,6 +17,7 @@ import click
 
 from gradviz.cli.common import PATH, fail
 from gradviz.errors import GradvizError
+from gradviz.tracefile import newest_trace
 from gradviz.version import __version__
 
 BUDGET = 12_000  # characters of an answer, some 3,000 tokens
@@ -37,6 +38,8 @@ class Answers:
 
     def runs(self, page: int = 1) -> str:
         """The recorded runs of the folder: how each ended, its losses, its first finding."""
+        for trace in sorted(self.folder.glob("*.gradviz")):
+            self._inside(trace.name, ".gradviz")
         return self._asked(page, "runs", "--json")
 
     def info(self, run: str = "", page: int = 1) -> str:
@@ -106,7 +109,7 @@ class Answers:
         return done.stdout.strip()
 
     def _trace(self, run: str) -> list[str]:
-        return [self._inside(run, ".gradviz")] if run else []  # a command takes the newest
+        return [self._inside(run or newest_trace(self.folder).name, ".gradviz")]
 
     def _inside(self, name: str, ending: str) -> str:
         path = (self.folder / name).resolve()
@@ -153,7 +156,7 @@ def _refusing(tool: Callable[..., str], refusal: type[Exception]) -> Callable[..
     def asked(*args: Any, **settings: Any) -> str:
         try:
             return tool(*args, **settings)
-        except Refused as refused:
+        except GradvizError as refused:
             raise refusal(str(refused)) from None
 
     return asked

@@ -42,9 +42,9 @@ _NEEDS_ROLLBACK = {sqlite3.SQLITE_READONLY_ROLLBACK, sqlite3.SQLITE_CANTOPEN}
 _Opened = TypeVar("_Opened", bound=Trace)
 
 
-def newest_trace() -> Path:
-    """The newest `*.gradviz` in the current folder. Raises TraceError if there is none."""
-    traces = sorted(Path().glob("*.gradviz"), key=lambda path: path.stat().st_mtime)
+def newest_trace(folder: Path = Path()) -> Path:
+    """The newest `*.gradviz` in a folder: the current one. Raises TraceError if there is none."""
+    traces = sorted(folder.glob("*.gradviz"), key=lambda path: path.stat().st_mtime)
     if not traces:
         raise TraceError("no TRACE given, and no *.gradviz here (make one with: gradviz trace SCRIPT)")
     return traces[-1]

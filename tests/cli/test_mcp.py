@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import shutil
 import sqlite3
 import sys
 from collections.abc import Callable
@@ -26,7 +28,7 @@ Ask = Callable[..., str]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with two runs that never clear their gradients; the second has another rate. Beside it is a trace that
-    is not in it, to which a link leads."""
+    is not in it."""
     outer = tmp_path_factory.mktemp("outer")
     folder = outer / "runs"
     folder.mkdir()
@@ -38,8 +40,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 loss = (w**2).sum()
                 loss.backward()
                 optimizer.step()
-    (folder / "link.gradviz").symlink_to(outer / "c.gradviz")
     return folder
+
+
+@pytest.fixture
+def leading_out(folder: Path, tmp_path: Path) -> Answers:
+    """Answers about such a folder that also has a link to the trace beside it."""
+    linking = Path(shutil.copytree(folder.parent, tmp_path / "outer")) / "runs"
+    (linking / "link.gradviz").symlink_to(linking.parent / "c.gradviz")
+    return Answers(linking, allow_run=False)
 
 
 @pytest.fixture
@@ -65,7 +74,7 @@ def test_findings_parameters_and_reasons_are_those_of_the_commands(answers: Answ
 
 
 def test_runs_and_graphs_and_differences_are_told(answers: Answers) -> None:
-    assert {Path(row["run"]).stem for row in data_of(answers.runs())} == {"a", "b", "link"}
+    assert {Path(row["run"]).stem for row in data_of(answers.runs())} == {"a", "b"}
     assert (
         answers.graph(1, "w", "a.gradviz")
         .partition("\n\n")[2]
@@ -79,9 +88,17 @@ def test_runs_and_graphs_and_differences_are_told(answers: Answers) -> None:
 @pytest.mark.parametrize(
     "run", ["../c.gradviz", "link.gradviz", "/etc/passwd", "a.svg", "../runs2/a.gradviz"]
 )
-def test_nothing_outside_the_folder_is_read(answers: Answers, run: str) -> None:
+def test_nothing_outside_the_folder_is_read(leading_out: Answers, run: str) -> None:
     with pytest.raises(Refused, match=r"names no \.gradviz file in runs"):
-        answers.info(run)
+        leading_out.info(run)
+
+
+def test_a_link_that_leads_out_is_no_newest_trace_and_in_no_table(leading_out: Answers) -> None:
+    newest = leading_out.folder.parent / "c.gradviz"
+    os.utime(newest, (newest.stat().st_atime, newest.stat().st_mtime + 1000))
+    for ask in (leading_out.info, leading_out.runs):
+        with pytest.raises(Refused, match=r"^'link\.gradviz' names no \.gradviz file in runs$"):
+            ask()
 
 
 def test_a_text_is_no_option(answers: Answers, tmp_path: Path) -> None:

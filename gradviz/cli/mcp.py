@@ -95,12 +95,14 @@ class Answers:
         return _answer(self._said(*words), page)
 
     def _said(self, *words: str) -> str:
-        """What a command prints. Raises Refused, with its message, if that is nothing."""
+        """What a command prints. Raises Refused, with its message, if that is nothing. Only `fix`, which runs a script,
+        imports from the folder as Python does."""
+        isolation = [] if words[0] == "fix" else ["-P"]
         env = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
         try:
             done = subprocess.run(
-                [sys.executable, "-m", "gradviz", *words], cwd=self.folder, env=env, stdin=subprocess.DEVNULL,
-                capture_output=True, encoding="utf-8", timeout=_PATIENCE, check=False,
+                [sys.executable, *isolation, "-m", "gradviz", *words], cwd=self.folder, env=env,
+                stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", timeout=_PATIENCE, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise Refused(f"gradviz {words[0]} did not end within {_PATIENCE} s") from None

@@ -106,6 +106,14 @@ def test_a_text_is_no_option(answers: Answers, tmp_path: Path) -> None:
         answers.why("--paths=100", "a.gradviz")
 
 
+def test_no_file_of_the_folder_is_taken_for_gradviz(folder: Path, tmp_path: Path) -> None:
+    shutil.copy(folder / "a.gradviz", tmp_path)
+    for name in ("gradviz.py", "numpy.py", "sitecustomize.py"):
+        (tmp_path / name).write_text(f"open('ran-{name}', 'w').close()\n", encoding="utf-8")
+    assert data_of(Answers(tmp_path, allow_run=False).info("a.gradviz"))["passes"]
+    assert not [*tmp_path.glob("ran-*")]
+
+
 def test_no_question_runs_a_script_unless_that_is_allowed(folder: Path) -> None:
     assert "fix" not in {tool.__name__ for tool in Answers(folder, allow_run=False).tools()}
     assert "fix" in {tool.__name__ for tool in Answers(folder, allow_run=True).tools()}

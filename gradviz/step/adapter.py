@@ -3,7 +3,7 @@ backwards (https://microsoft.github.io/debug-adapter-protocol/specification)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +94,7 @@ class Adapter:
         return {"allThreadsContinued": True}
 
     def _stopped(self, reason: str) -> None:
+        self.shown.clear()  # references hold until the next stop
         text = self.session.message or sentence(self.session.stop)
         told_as = {"reason": reason, "description": text, "text": text}
         self.send("stopped", {**told_as, "threadId": THREAD, "allThreadsStopped": True})
@@ -152,19 +153,15 @@ class Adapter:
     # --- looking
 
     def _stack(self, asked: Arguments) -> Arguments:
+        site, _ = self.session.stop.place
+        callers = self.session.query.places.callers(site.number) if site is not None else []
         frames: list[Arguments] = [
             {"id": number, "name": place.function or "<module>", "line": place.line, "column": max(place.col, 0) + 1,
              "source": self._source(place.file)}
-            for number, place in enumerate(self._places(), 1)
+            for number, place in enumerate((one.place for one in callers), 1)
         ]  # fmt: skip
         nowhere = [{"id": 1, "name": sentence(self.session.stop), "line": 0, "column": 0}]
         return {"stackFrames": frames or nowhere, "totalFrames": len(frames) or 1}
-
-    def _places(self) -> Iterator[Any]:
-        site, _ = self.session.stop.place
-        while site is not None:
-            yield site.place
-            site = self.session.trace.sites.get(site.parent) if site.parent < site.number else None
 
     def _source(self, file: str) -> Arguments:
         """A file as an editor knows it: by its path, if it still has the recorded text, else by a reference."""

@@ -91,11 +91,9 @@ def _about_event(session: Session) -> list[str]:
     )
     lines = [head, f"  {sentence(stop)}"]
     lines += [f"  {name:<12} {told}" for name, told in fields_told(event)]
-    site = trace.sites.get(event.site)
-    while site is not None:
+    for site in stop.query.places.callers(event.site):
         inside = stop.say(" in {function}", function=clean(site.place.function))
         lines.append(stop.say("  at {place}", place=f"{clean(site.place.file)}:{site.place.line}") + inside)
-        site = trace.sites.get(site.parent) if site.parent < site.number else None
     return lines
 
 
@@ -147,9 +145,7 @@ def where(session: Session, argument: str) -> None:
         session.page = [session.say("this event has no place in the source")]
         return
     places = [] if site.library is None else [site.library]
-    while site is not None:
-        places.append(site.place)
-        site = session.trace.sites.get(site.parent) if site.parent < site.number else None
+    places += [one.place for one in session.query.places.callers(site.number)]
     session.page = [line for place in places for line in _call_at(session, place)]
 
 

@@ -7,7 +7,7 @@ import csv
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +18,6 @@ import numpy as np
 from gradviz.diagnose.finding import Finding
 from gradviz.errors import GradvizError
 from gradviz.query.curves import (
-    Histogram,
     NamedCurve,
     binned,
     changes_of_modules,
@@ -42,12 +41,11 @@ class NotExported(GradvizError):
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What is written of one run: its name, its curves by title (each over passes or steps), the histograms of leaves
-    by pass, and what `gradviz.check` finds."""
+    """What is written of one run: its curves, each with its title and what it is over; the histograms of leaves, each
+    with its title, its pass, the counts and the edges of its bins; and what `gradviz.check` finds."""
 
-    name: str
     curves: Sequence[tuple[str, str, NamedCurve]]
-    histograms: Sequence[tuple[str, Mapping[int, Histogram]]]
+    histograms: Sequence[tuple[str, int, np.ndarray, np.ndarray]]
     findings: Sequence[Finding]
 
     def values(self, over: str) -> dict[int, dict[str, float]]:
@@ -60,7 +58,7 @@ class Exported:
         return dict(sorted(found.items()))
 
 
-def exported(run: RecordedRun, name: str) -> Exported:
+def exported(run: RecordedRun) -> Exported:
     """The curves, histograms and findings of a run."""
     query = Query(run)
     module_of = innermost_module(query)
@@ -71,17 +69,23 @@ def exported(run: RecordedRun, name: str) -> Exported:
         ("learning rate", _STEP, learning_rates(query)),
     )
     curves = [(f"{group}/{curve.name}", over, curve) for group, over, known in groups for curve in known]
-    histograms = [(f"{one.what}/{one.name}", one.histograms) for one in binned(query)]
-    return Exported(name, curves, histograms, check(run).findings)
+    histograms = [
+        (f"{one.what}/{one.name}", number, counts, np.linspace(known.low, known.high, len(counts) + 1))
+        for one in binned(query)
+        for known in one.histograms.values()
+        for number, counts in known.counts.items()
+    ]
+    return Exported(curves, histograms, check(run).findings)
 
 
 # --- tables
 
 
 def _as_csv(run: RecordedRun, name: str, folder: Path) -> None:
+    place = _made(folder / name)
     for table in TABLE_NAMES:
         columns = run.columns(table)
-        with (_made(folder / name) / f"{table}.csv").open("w", encoding="utf-8", newline="") as file:
+        with (place / f"{table}.csv").open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(columns)
             writer.writerows(zip(*columns.values(), strict=True))
@@ -114,7 +118,7 @@ def _for_tensorboard(run: RecordedRun, name: str, folder: Path) -> None:
     )
     summaries = _package("tensorboard.compat.proto.summary_pb2", "tensorboard")
     tensors = _package("tensorboard.util.tensor_util", "tensorboard")
-    of_run = exported(run, name)
+    of_run = exported(run)
     writer = writers.EventFileWriter(str(_made(folder / name)))
     recorded = run.path.stat().st_mtime
 
@@ -124,17 +128,15 @@ def _for_tensorboard(run: RecordedRun, name: str, folder: Path) -> None:
     for title, _, curve in of_run.curves:
         for at, value in zip(curve.at.tolist(), curve.values.tolist(), strict=True):
             add(scalar.scalar_pb(title, value), at)
-    for title, by_pass in of_run.histograms:
-        for number, one in by_pass.items():
-            edges = np.linspace(one.low, one.high, len(one.counts[number]) + 1)
-            rows = np.stack([edges[:-1], edges[1:], one.counts[number]], axis=1)
-            summary = summaries.Summary()
-            summary.value.add(
-                tag=title,
-                metadata=histogram.create_summary_metadata(None, None),
-                tensor=tensors.make_tensor_proto(rows, dtype=np.float64),
-            )
-            add(summary, number)
+    for title, number, counts, edges in of_run.histograms:
+        rows = np.stack([edges[:-1], edges[1:], counts], axis=1)
+        summary = summaries.Summary()
+        summary.value.add(
+            tag=title,
+            metadata=histogram.create_summary_metadata(None, None),
+            tensor=tensors.make_tensor_proto(rows, dtype=np.float64),
+        )
+        add(summary, number)
     for place, finding in enumerate(of_run.findings, 1):
         add(text.text_pb(f"findings/{place}", _text_of(finding)), finding.number or 0)
     writer.close()
@@ -142,7 +144,7 @@ def _for_tensorboard(run: RecordedRun, name: str, folder: Path) -> None:
 
 def _for_wandb(run: RecordedRun, name: str, folder: Path) -> None:
     wandb = _package("wandb", "wandb")
-    of_run = exported(run, name)
+    of_run = exported(run)
     tracked = wandb.init(
         project="gradviz",
         name=name,
@@ -157,12 +159,9 @@ def _for_wandb(run: RecordedRun, name: str, folder: Path) -> None:
                 tracked.define_metric(title, step_metric=over)
         for at, values in of_run.values(over).items():
             tracked.log({over: at, **values})
-    for title, by_pass in of_run.histograms:
+    for title, number, counts, edges in of_run.histograms:
         tracked.define_metric(title, step_metric=_PASS)
-        for number, one in by_pass.items():
-            edges = np.linspace(one.low, one.high, len(one.counts[number]) + 1)
-            counted = wandb.Histogram(np_histogram=(one.counts[number], edges))
-            tracked.log({_PASS: number, title: counted})
+        tracked.log({_PASS: number, title: wandb.Histogram(np_histogram=(counts, edges))})
     rows = [[one.severity, one.rule, one.file, one.line, one.message, one.fix] for one in of_run.findings]
     columns = ["severity", "rule", "file", "line", "finding", "cure"]
     tracked.log({"findings": wandb.Table(columns=columns, data=rows)})
@@ -172,7 +171,7 @@ def _for_wandb(run: RecordedRun, name: str, folder: Path) -> None:
 
 def _for_mlflow(run: RecordedRun, name: str, folder: Path) -> None:
     mlflow, entities = _package("mlflow", "mlflow"), _package("mlflow.entities", "mlflow")
-    of_run = exported(run, name)
+    of_run = exported(run)
     place = _made(folder).absolute()
     client = mlflow.MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{place / 'mlflow.db'}")
     known = client.get_experiment_by_name("gradviz")

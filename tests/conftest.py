@@ -16,15 +16,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-# Before NumPy and PyTorch look: workers share the processors, on which pools of threads would wait for each other.
-for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(name, "1")
+import pytest
+from hypothesis import settings
 
-import pytest  # noqa: E402
-from hypothesis import settings  # noqa: E402
-
-from gradviz.cli.main import main  # noqa: E402
-from tests.warm import python  # noqa: E402
+from gradviz.cli.main import main
+from tests.warm import python
 
 os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="gradviz-data-")  # scores of lessons
 atexit.register(shutil.rmtree, os.environ["XDG_DATA_HOME"], ignore_errors=True)

@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 import gradviz
 from gradviz.events.kinds import OpRan
-from tests.warm import python
 
 FOLDER = Path(__file__).parent
 COUNTS = FOLDER / "counts.json"
@@ -69,9 +68,9 @@ def programs() -> dict[str, str]:
 
 
 def run(arguments: Sequence[str], folder: Path) -> Ended:
-    """What Python does with these arguments, without gradviz's own lines."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(FOLDER.parent.parent)}
-    done = subprocess.run([python(), *arguments], cwd=folder, env=env, capture_output=True, text=True)
+    """What Python itself does with these arguments, without gradviz's own lines."""
+    env = {**os.environ, "PYTHONPATH": str(FOLDER.parent.parent)}
+    done = subprocess.run([sys.executable, *arguments], cwd=folder, env=env, capture_output=True, text=True)
     lines = [line for line in done.stderr.splitlines() if not line.startswith("gradviz: ")]
     return Ended(done.returncode, done.stdout, "\n".join(lines))
 

@@ -1,4 +1,6 @@
-"""Rule: one kind of fault, the search for it, and what the trace must have for the search."""
+"""Rule: one kind of fault, the search for it, and what the trace must have for the search.
+
+The file of a rule imports the words that rules are written in from here."""
 
 from __future__ import annotations
 
@@ -7,9 +9,16 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from gradviz.diagnose.case import Case
-from gradviz.diagnose.fix import Fix
+from gradviz.diagnose.finding import ERROR, NOTE, WARNING
+from gradviz.diagnose.fix import Edit, Edits, Fix, Spot
 from gradviz.diagnose.rule_settings import Threshold
+from gradviz.events.kinds import Kind
 from gradviz.tracefile import Site
+
+__all__ = (
+    "ERROR", "NOTE", "WARNING", "Case", "Edit", "Edits", "Fix", "Found", "Kind", "Need", "Rule", "Site", "Spot",
+    "Threshold", "unmet",
+)  # fmt: skip
 
 
 class Need(Enum):

@@ -27,11 +27,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import WARNING
-from gradviz.diagnose.fix import Edit, Fix, Spot
-from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.events.kinds import Kind
+from gradviz.diagnose.rule import WARNING, Case, Edit, Fix, Found, Kind, Need, Rule, Spot
 from gradviz.query.query import Query
 from gradviz.query.source_trees import statement_at, trees
 from gradviz.query.training import CLEARED, Training

@@ -27,10 +27,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.fix import Fix, typed_as
-from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rule import WARNING, Case, Found, Need, Rule
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.query.ops import COPYING, LOSSES
 from gradviz.query.source_trees import statement_at

@@ -23,11 +23,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR, WARNING
-from gradviz.diagnose.fix import Edit, Edits, Fix, Spot
-from gradviz.diagnose.rule import Found, Rule
-from gradviz.events.kinds import Kind
+from gradviz.diagnose.rule import ERROR, WARNING, Case, Edit, Edits, Fix, Found, Kind, Rule, Spot
 from gradviz.query.source_trees import statement_at
 from gradviz.query.statements import wrong_values
 

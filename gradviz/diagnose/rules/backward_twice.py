@@ -23,17 +23,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.fix import Edit, Fix, Spot, detached_at, with_keyword
 from gradviz.diagnose.loops import loops_at
-from gradviz.diagnose.rule import Found, Rule
-from gradviz.events.kinds import Kind
+from gradviz.diagnose.rule import ERROR, Case, Found, Kind, Rule, Site
 from gradviz.query.failures import Failure
 from gradviz.query.flow import leaves_behind
 from gradviz.query.source_trees import assigned_to, backward_call, is_bound_before
 from gradviz.sets import contained
-from gradviz.tracefile import Site
 
 _MESSAGE = "backward through the graph a second time"
 _UNNAMED = "detach {name} is kept from the earlier pass, or compute it again in each iteration"

@@ -26,10 +26,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.fix import Edit, Fix, Spot, bracketed
-from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rule import WARNING, Case, Found, Need, Rule
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.query.flow import op_behind, op_of
 from gradviz.query.ops import (

@@ -35,10 +35,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import WARNING
-from gradviz.diagnose.fix import Edit, Fix, Spot
-from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rule import WARNING, Case, Edit, Fix, Found, Need, Rule, Spot
 from gradviz.events.kinds import Kind, TensorMade
 from gradviz.query.copies import original
 from gradviz.query.flow import Downstream

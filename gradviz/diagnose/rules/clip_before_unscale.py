@@ -30,11 +30,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR
-from gradviz.diagnose.fix import Edit, Fix, Spot
-from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.events.kinds import Kind
+from gradviz.diagnose.rule import ERROR, Case, Edit, Fix, Found, Kind, Need, Rule, Spot
 from gradviz.query.loss_factors import constant_of, loss_scale
 from gradviz.query.pass_owners import scaler_name
 from gradviz.query.training import ACCUMULATED, CHANGED, STEPPED

@@ -29,11 +29,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from gradviz.diagnose.blocked import blocks
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.fix import Fix, other_function
-from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.events.kinds import Kind
+from gradviz.diagnose.rule import WARNING, Case, Found, Kind, Need, Rule
 from gradviz.events.values import Stat
 from gradviz.query.ops import NORMALISING, SHARES
 from gradviz.sets import contained

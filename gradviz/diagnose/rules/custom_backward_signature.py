@@ -30,10 +30,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR
-from gradviz.diagnose.fix import Edit, Fix, Spot
-from gradviz.diagnose.rule import Found, Rule
+from gradviz.diagnose.rule import ERROR, Case, Edit, Fix, Found, Rule, Spot
 from gradviz.query.statements import returned_at
 
 _MESSAGES = ("returned an incorrect number of gradients", "returned an invalid gradient")

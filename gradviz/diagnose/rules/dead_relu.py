@@ -29,11 +29,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.diagnose.fix import Fix, leaky
-from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.diagnose.rule_settings import Threshold
+from gradviz.diagnose.rule import NOTE, WARNING, Case, Found, Need, Rule, Threshold
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
 from gradviz.events.values import Stat
 from gradviz.query.flow import leaves_behind, op_of

@@ -28,19 +28,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradviz.diagnose.blocked import blocks
-from gradviz.diagnose.case import Case
 from gradviz.diagnose.cut_cures import how_cut, without_cut
 from gradviz.diagnose.cuts import Cut, Place, equal_sides, partial_cuts
-from gradviz.diagnose.finding import ERROR, NOTE, WARNING
-from gradviz.diagnose.fix import Fix
-from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rule import ERROR, NOTE, WARNING, Case, Fix, Found, Need, Rule, Site
 from gradviz.diagnose.without_gradient import Wanting, lacking, lacks_gradient, rootless
 from gradviz.events.kinds import OpRan, TensorMade
 from gradviz.query.copies import copied_from
 from gradviz.query.flow import place_of_cut
 from gradviz.query.missing_gradients import Lack, Lacks
 from gradviz.query.pass_owners import PassOwners, optimizer_name
-from gradviz.tracefile import Site
 from gradviz.words.escape import clean
 
 

@@ -28,13 +28,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.case import Case
 from gradviz.diagnose.cuts import partial_cuts
-from gradviz.diagnose.finding import ERROR, NOTE
-from gradviz.diagnose.fix import Edit, Fix, Spot
-from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rule import ERROR, NOTE, Case, Edit, Fix, Found, Kind, Need, Rule, Spot
 from gradviz.diagnose.without_gradient import lacking
-from gradviz.events.kinds import Kind
 from gradviz.query.ledger import Ledger
 from gradviz.query.missing_gradients import Lack
 from gradviz.query.pass_owners import PassOwners

@@ -26,13 +26,9 @@ from typing import Any
 
 import numpy as np
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR, WARNING
 from gradviz.diagnose.nonfinite import Source, first_bad
 from gradviz.diagnose.norms import gains, norms_of_passes
-from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.diagnose.rule_settings import Threshold
-from gradviz.events.kinds import Kind
+from gradviz.diagnose.rule import ERROR, WARNING, Case, Found, Kind, Need, Rule, Threshold
 from gradviz.sets import distinct
 from gradviz.words.numbers import number
 

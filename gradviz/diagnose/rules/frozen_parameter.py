@@ -31,10 +31,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR, WARNING
 from gradviz.diagnose.fix import Edit, Fix, Spot, as_leaf, removed, typed_as
-from gradviz.diagnose.rule import Found, Rule
+from gradviz.diagnose.rule import ERROR, WARNING, Case, Found, Rule, Site
 from gradviz.diagnose.without_gradient import Rootless, rootless
 from gradviz.errors import nearest
 from gradviz.events.kinds import Kind, TensorMade
@@ -44,7 +42,6 @@ from gradviz.query.ops import RANDOM_STARTS, TRANSPOSING
 from gradviz.query.source_trees import trees
 from gradviz.query.statements import StatementsRun
 from gradviz.sets import contained, distinct
-from gradviz.tracefile import Site
 from gradviz.words.escape import clean
 from gradviz.words.numbers import few_of
 

@@ -28,11 +28,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR
-from gradviz.diagnose.fix import Edit, Fix, Spot
-from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.events.kinds import Kind
+from gradviz.diagnose.rule import ERROR, Case, Edit, Fix, Found, Kind, Need, Rule, Spot
 from gradviz.query.flow import Ways, reach, sources
 from gradviz.query.training import ACCUMULATED, CHANGED, STEPPED
 from gradviz.query.zeros import is_zero

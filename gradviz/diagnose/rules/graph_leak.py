@@ -33,11 +33,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.fix import Edit, Fix, Spot, bracketed
 from gradviz.diagnose.loops import given_away, keeping_lines
-from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rule import WARNING, Case, Found, Need, Rule
 from gradviz.events.kinds import GraphsAlive, Kind
 from gradviz.query.query import Query
 from gradviz.query.source_trees import assigned_to, statement_at

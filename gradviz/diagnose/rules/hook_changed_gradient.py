@@ -28,12 +28,8 @@ import ast
 from collections.abc import Iterator
 
 from gradviz.diagnose.blocked import HOOKED_CALL, blocks
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR, WARNING
-from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.nonfinite import Source, first_bad
-from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.events.kinds import Kind
+from gradviz.diagnose.rule import ERROR, WARNING, Case, Edit, Fix, Found, Kind, Need, Rule, Spot
 from gradviz.events.values import Stat
 from gradviz.query.functions_of_source import Function
 from gradviz.tracefile.columns import Table

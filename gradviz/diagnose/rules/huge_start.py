@@ -28,10 +28,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.first_products import first_products, other_start, started_at
-from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rule import WARNING, Case, Found, Need, Rule
 from gradviz.events.kinds import OpRan
 from gradviz.events.values import Stat
 from gradviz.query.ops import ADDING, DIFFERENCES, LOSSES, RESHAPING, SHARING

@@ -22,12 +22,10 @@ import re
 from collections.abc import Iterator
 from math import prod
 
-from gradviz.diagnose.case import Case
 from gradviz.diagnose.constants import carried_into
-from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.fix import Edit, Fix, Spot, bracketed, detached_in_each_round, under_no_grad
 from gradviz.diagnose.own_words import by_expressions
-from gradviz.diagnose.rule import Found, Rule
+from gradviz.diagnose.rule import ERROR, Case, Found, Rule, Site
 from gradviz.events.kinds import NodeMade
 from gradviz.query.failures import Failure
 from gradviz.query.flow import leaves_behind
@@ -36,7 +34,6 @@ from gradviz.query.pass_owners import root_name
 from gradviz.query.source_trees import statement_at
 from gradviz.query.writes import Writes, counts_apart
 from gradviz.sets import distinct
-from gradviz.tracefile import Site
 
 _SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**"}
 _SAVED = "modified by an inplace operation"

@@ -18,10 +18,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR
-from gradviz.diagnose.fix import Edit, Fix, Spot
-from gradviz.diagnose.rule import Found, Rule
+from gradviz.diagnose.rule import ERROR, Case, Edit, Fix, Found, Rule, Spot
 from gradviz.query.source_trees import method_calls, statement_at
 
 _MESSAGE = re.compile(

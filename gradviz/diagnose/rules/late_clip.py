@@ -30,12 +30,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.fix import Edit, Fix, Spot, typed_for
 from gradviz.diagnose.own_words import in_order
-from gradviz.diagnose.rule import Found, Rule
-from gradviz.events.kinds import Kind
+from gradviz.diagnose.rule import ERROR, Case, Found, Kind, Rule
 from gradviz.query.source_trees import assigned_before, expression_at
 from gradviz.query.training import ACCUMULATED, CHANGED, CLEARED, STEPPED
 from gradviz.sets import contained, distinct

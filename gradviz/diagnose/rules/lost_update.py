@@ -27,11 +27,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.lost_change import own_step
 from gradviz.diagnose.norms import has_gradient
-from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rule import WARNING, Case, Found, Need, Rule
 from gradviz.query.ledger import Ledger
 from gradviz.query.training import BY_HAND
 from gradviz.sets import contained, distinct

@@ -28,13 +28,9 @@ from typing import Any
 
 import numpy as np
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR, WARNING
-from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.nonfinite import Origin, Source, first_bad, is_finite
 from gradviz.diagnose.norms import norms_of_passes, range_tests
-from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.diagnose.rule_settings import Threshold
+from gradviz.diagnose.rule import ERROR, WARNING, Case, Edit, Fix, Found, Need, Rule, Spot, Threshold
 from gradviz.query.optimizer_steps import number_of, settings_of
 from gradviz.query.training import STEPPED
 from gradviz.sets import contained

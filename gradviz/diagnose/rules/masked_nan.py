@@ -22,12 +22,10 @@ import ast
 from collections.abc import Iterator
 from typing import TypeGuard
 
-from gradviz.diagnose.case import Case
 from gradviz.diagnose.domain_cures import off_the_point
-from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.fix import Edit, Fix, Spot, argument_of
 from gradviz.diagnose.nonfinite import Source, first_bad, hidden, is_of_user
-from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rule import ERROR, Case, Found, Need, Rule
 from gradviz.events.kinds import NodeMade
 from gradviz.query.functions_of_source import called
 from gradviz.query.source_trees import statement_at

@@ -26,10 +26,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.fix import Edit, Fix, Spot, with_keyword
-from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rule import ERROR, Case, Found, Need, Rule
 from gradviz.diagnose.without_gradient import rootless
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.query.flow import Downstream, leaves_behind, leaves_of, reach

@@ -29,12 +29,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from gradviz.diagnose.case import Case
 from gradviz.diagnose.constants import carried, in_targets, in_weights, into_followers, wasted
-from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.fix import Fix, detached, detached_in_each_round
 from gradviz.diagnose.own_words import by_expressions
-from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rule import WARNING, Case, Found, Need, Rule
 
 
 @Rule(

@@ -25,13 +25,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR
-from gradviz.diagnose.fix import Edit, Fix, Spot
-from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.events.kinds import Kind
+from gradviz.diagnose.rule import ERROR, Case, Edit, Fix, Found, Kind, Need, Rule, Site, Spot
 from gradviz.query.source_trees import trees
-from gradviz.tracefile import Site
 from gradviz.words.escape import clean
 
 _LEAST = 2  # steps

@@ -20,11 +20,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradviz.diagnose.case import Case
 from gradviz.diagnose.cut_cures import of_tensors
-from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.fix import Edit, Fix, Spot, as_leaf, typed_for
-from gradviz.diagnose.rule import Found, Rule
+from gradviz.diagnose.rule import ERROR, Case, Found, Rule
 from gradviz.diagnose.without_gradient import Rootless, rootless
 from gradviz.query.flow import Ways
 from gradviz.query.source_trees import assigned_to, backward_call, trees

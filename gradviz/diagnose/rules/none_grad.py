@@ -21,11 +21,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.fix import Edit, Fix, Spot, as_leaf, typed_as
 from gradviz.diagnose.own_words import update_in_place
-from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rule import ERROR, Case, Found, Need, Rule
 from gradviz.events.kinds import TensorMade
 from gradviz.query.missing_gradients import Why, why_no_grad
 from gradviz.query.source_trees import method_calls, statement_at, trees

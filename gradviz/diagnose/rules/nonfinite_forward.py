@@ -25,12 +25,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from gradviz.diagnose.case import Case
 from gradviz.diagnose.domain_cures import in_the_domain
-from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.fix import Edit, Fix, Spot, argument_of, bracketed
 from gradviz.diagnose.nonfinite import Origin, Source, first_bad
-from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rule import ERROR, Case, Found, Need, Rule
 from gradviz.events.kinds import Kind, PassSummed
 from gradviz.events.values import INPUTS
 from gradviz.query.birth import taken_and_given

@@ -28,10 +28,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.nonfinite import Origin, Source, first_bad, is_of_user
-from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rule import ERROR, Case, Found, Need, Rule
 from gradviz.tracefile.opening import pattern_of
 
 

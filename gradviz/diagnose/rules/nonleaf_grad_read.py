@@ -25,12 +25,9 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR, NOTE, WARNING
 from gradviz.diagnose.fix import Edit, Fix, Spot, updated_in_place
 from gradviz.diagnose.own_words import by_expressions, update_in_place
-from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.events.kinds import Kind
+from gradviz.diagnose.rule import ERROR, NOTE, WARNING, Case, Found, Kind, Need, Rule
 from gradviz.query.statements import wrong_values
 
 _SHORT = 2_000  # events

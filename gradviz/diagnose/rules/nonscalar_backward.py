@@ -22,10 +22,8 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.fix import Edit, Fix, Spot, bracketed
-from gradviz.diagnose.rule import Found, Rule
+from gradviz.diagnose.rule import ERROR, Case, Found, Rule
 from gradviz.query.failures import Failure
 from gradviz.query.source_trees import backward_call
 

@@ -33,12 +33,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR, NOTE, WARNING
 from gradviz.diagnose.fix import Edit, Fix, Spot, typed_as, updated_in_place
 from gradviz.diagnose.lost_change import lost_changes, own_step
 from gradviz.diagnose.own_words import with_indices
-from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rule import ERROR, NOTE, WARNING, Case, Found, Need, Rule
 from gradviz.events.kinds import Kind, TensorMade
 from gradviz.query.flow import Use, groups_behind, op_of, uses
 from gradviz.query.ledger import Ledger

@@ -19,10 +19,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR
-from gradviz.diagnose.fix import Edit, Fix, Spot
-from gradviz.diagnose.rule import Found, Rule
+from gradviz.diagnose.rule import ERROR, Case, Edit, Fix, Found, Rule, Spot
 from gradviz.query.source_trees import method_calls, statement_at
 
 _MESSAGE = "Can't call numpy() on Tensor that requires grad"

@@ -33,13 +33,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.diagnose.fix import Fix, typed_as, typed_for
 from gradviz.diagnose.lost_change import lost_changes
-from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rule import NOTE, WARNING, Case, Found, Kind, Need, Rule
 from gradviz.diagnose.without_gradient import Wanting, lacking, lacks_gradient, learns_in_other_blocks
-from gradviz.events.kinds import Kind
 from gradviz.query.dropped_results import Dropped, dropped
 from gradviz.query.flow import leaves_of, op_of
 from gradviz.query.missing_gradients import Lack, Lacks

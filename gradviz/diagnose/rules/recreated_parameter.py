@@ -28,10 +28,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR
-from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.events.kinds import Kind
+from gradviz.diagnose.rule import ERROR, Case, Found, Kind, Need, Rule
 from gradviz.query.missing_gradients import PARAMETER
 from gradviz.sets import contained, distinct
 

@@ -30,12 +30,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.first_products import started_at
-from gradviz.diagnose.fix import Edit, Fix, Spot
-from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.events.kinds import Kind
+from gradviz.diagnose.rule import WARNING, Case, Edit, Fix, Found, Kind, Need, Rule, Spot
 from gradviz.query.optimizer_steps import settings_of
 from gradviz.sets import contained, distinct
 from gradviz.words.escape import clean

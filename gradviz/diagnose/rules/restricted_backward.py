@@ -24,10 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR
-from gradviz.diagnose.fix import Edit, Fix, Spot
-from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rule import ERROR, Case, Edit, Fix, Found, Need, Rule, Spot
 from gradviz.query.missing_gradients import Lack, Lacking, Lacks
 
 

@@ -30,10 +30,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import NOTE, WARNING
-from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.events.kinds import Kind
+from gradviz.diagnose.rule import NOTE, WARNING, Case, Found, Kind, Need, Rule
 from gradviz.events.values import Stat
 from gradviz.query.flow import reach
 from gradviz.query.ops import CELLS, CLAMPING, CONVERTING, LOGARITHMS, RESHAPING, SATURATING, SUMS

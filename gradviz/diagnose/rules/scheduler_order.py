@@ -28,12 +28,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import WARNING
-from gradviz.diagnose.fix import Edit, Fix, Spot
 from gradviz.diagnose.loops import loops_around
 from gradviz.diagnose.own_words import in_order
-from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rule import WARNING, Case, Edit, Fix, Found, Need, Rule, Spot
 from gradviz.query.optimizer_steps import rates_of
 from gradviz.sets import contained, distinct
 

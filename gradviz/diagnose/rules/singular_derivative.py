@@ -22,12 +22,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.case import Case
 from gradviz.diagnose.domain_cures import off_the_point
-from gradviz.diagnose.finding import ERROR, WARNING
 from gradviz.diagnose.nonfinite import Source, first_bad, is_of_user
-from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.events.kinds import Kind
+from gradviz.diagnose.rule import ERROR, WARNING, Case, Found, Kind, Need, Rule
 from gradviz.query.at_points import points_of, version_of
 from gradviz.query.curves import norms_of
 from gradviz.query.flow import leaves_behind

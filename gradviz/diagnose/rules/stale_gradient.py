@@ -25,11 +25,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR, WARNING
-from gradviz.diagnose.fix import Edit, Edits, Fix, Spot
-from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.events.kinds import Kind
+from gradviz.diagnose.rule import ERROR, WARNING, Case, Edit, Edits, Fix, Found, Kind, Need, Rule, Spot
 from gradviz.query.ledger import Ledger
 from gradviz.query.pass_owners import optimizer_name, seen_at
 from gradviz.query.training import ACCUMULATED, BY_HAND, STEPPED

@@ -30,17 +30,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR
-from gradviz.diagnose.fix import Edit, Fix, Spot
-from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.events.kinds import Kind
+from gradviz.diagnose.rule import ERROR, Case, Edit, Fix, Found, Kind, Need, Rule, Site, Spot
 from gradviz.query.flow import leaves_behind
 from gradviz.query.ledger import Ledger
 from gradviz.query.optimizer_steps import number_of, settings_of
 from gradviz.query.source_trees import names_read, statement_at, trees
 from gradviz.sets import contained, distinct, distinct_pairs
-from gradviz.tracefile import Site
 from gradviz.words.escape import clean
 
 _LEAST = 2  # the fewest passes through a stale part

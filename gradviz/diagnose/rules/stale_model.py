@@ -34,17 +34,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR, NOTE, WARNING
 from gradviz.diagnose.fix import Edit, Edits, Fix, Spot, typed_for
-from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rule import ERROR, NOTE, WARNING, Case, Found, Kind, Need, Rule, Site
 from gradviz.diagnose.visits import Visit, visits
-from gradviz.events.kinds import Kind
 from gradviz.query.copies import original
 from gradviz.query.pass_owners import seen_at
 from gradviz.query.source_trees import assigned_to, method_calls, statement_at
 from gradviz.query.writes import Writes
-from gradviz.tracefile import Site
 
 _LEAST = 2  # the fewest calls after steps
 _INTERPOLATING = ("lerp", "lerp_")

@@ -32,11 +32,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR, WARNING
-from gradviz.diagnose.fix import Edit, Fix, Spot
-from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.events.kinds import Kind
+from gradviz.diagnose.rule import ERROR, WARNING, Case, Edit, Fix, Found, Kind, Need, Rule, Spot
 from gradviz.query.ledger import Ledger
 from gradviz.query.missing_gradients import PARAMETER
 from gradviz.query.pass_owners import PassOwners, call_with_first, optimizer_name

@@ -28,10 +28,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR
-from gradviz.diagnose.fix import Edit, Fix, Spot
-from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rule import ERROR, Case, Edit, Fix, Found, Need, Rule, Spot
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, TensorMade
 from gradviz.query.ops import UNFILLED
 from gradviz.sets import contained, distinct, distinct_pairs

@@ -34,17 +34,13 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR
-from gradviz.diagnose.fix import Edit, Fix, Spot
-from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rule import ERROR, Case, Edit, Fix, Found, Need, Rule, Site, Spot
 from gradviz.events.kinds import ScopeEntered, TensorMade
 from gradviz.query.flow import leaves_behind
 from gradviz.query.functions_of_source import called
 from gradviz.query.ledger import Ledger
 from gradviz.query.missing_gradients import PARAMETER
 from gradviz.query.source_trees import trees
-from gradviz.tracefile import Site
 
 _COMPREHENSIONS = (
     r"(\.<locals>\.<\w+>)*"  # inside a function; another function in it may make registered layers too

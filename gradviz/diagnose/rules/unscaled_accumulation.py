@@ -30,11 +30,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.diagnose.fix import Edit, Edits, Fix, Spot, bracketed
-from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.events.kinds import Kind
+from gradviz.diagnose.rule import NOTE, WARNING, Case, Found, Kind, Need, Rule
 from gradviz.events.values import Stat
 from gradviz.query.flow import chain, is_mean, op_of, root_is_mean
 from gradviz.query.ops import DIVIDING, MULTIPLYING, OF_LOG_PROBABILITIES, OF_LOGITS

@@ -21,10 +21,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR
 from gradviz.diagnose.fix import Edit, Fix, Spot, as_leaf, with_keyword
-from gradviz.diagnose.rule import Found, Rule
+from gradviz.diagnose.rule import ERROR, Case, Found, Rule
 from gradviz.query.failures import Failure
 from gradviz.query.flow import shortest_way
 from gradviz.query.source_trees import backward_call

@@ -28,10 +28,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import NOTE, WARNING
-from gradviz.diagnose.fix import Edit, Fix, Spot
-from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rule import NOTE, WARNING, Case, Edit, Fix, Found, Need, Rule, Spot
 from gradviz.diagnose.without_gradient import (
     Wanting,
     has_used_twin,

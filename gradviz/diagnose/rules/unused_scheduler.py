@@ -28,10 +28,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import WARNING
-from gradviz.diagnose.fix import Edit, Edits, Fix, Spot
-from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rule import WARNING, Case, Edit, Edits, Fix, Found, Need, Rule, Spot
 from gradviz.query.pass_owners import assigned_at
 from gradviz.query.source_trees import method_calls, trees
 from gradviz.sets import distinct

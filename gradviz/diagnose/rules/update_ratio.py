@@ -26,10 +26,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.norms import gradients_at, has_gradient, range_tests
-from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rule import WARNING, Case, Found, Need, Rule
 from gradviz.events.values import Stat
 from gradviz.query.curves import change_norms, step_writes
 from gradviz.query.optimizer_steps import number_of, settings_of

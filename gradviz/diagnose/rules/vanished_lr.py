@@ -29,12 +29,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.loops import loops_around
-from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.diagnose.rule_settings import Threshold
-from gradviz.events.kinds import Kind
+from gradviz.diagnose.rule import WARNING, Case, Found, Kind, Need, Rule, Threshold
 from gradviz.sets import distinct
 from gradviz.words.numbers import number
 

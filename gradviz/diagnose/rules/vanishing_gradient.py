@@ -31,12 +31,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import WARNING
 from gradviz.diagnose.norms import gains
-from gradviz.diagnose.rule import Found, Need, Rule
-from gradviz.diagnose.rule_settings import Threshold
-from gradviz.events.kinds import Kind
+from gradviz.diagnose.rule import WARNING, Case, Found, Kind, Need, Rule, Threshold
 from gradviz.query.flow import reach, sources
 from gradviz.sets import common, contained, ranked, without
 from gradviz.words.numbers import number

@@ -33,10 +33,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import WARNING
-from gradviz.diagnose.fix import Edit, Edits, Fix, Spot
-from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rule import WARNING, Case, Edit, Edits, Fix, Found, Need, Rule, Spot
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.query.flow import op_of
 from gradviz.query.ops import (

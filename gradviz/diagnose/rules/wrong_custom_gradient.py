@@ -34,9 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR
-from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rule import ERROR, Case, Found, Need, Rule
 from gradviz.events.kinds import FunctionCompared, Kind, OpRan
 from gradviz.query.scopes import FUNCTION
 from gradviz.query.statements import returned_at

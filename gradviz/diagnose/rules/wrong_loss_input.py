@@ -27,10 +27,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR, WARNING
 from gradviz.diagnose.fix import Edit, Edits, Fix, Spot, typed_for, with_keyword
-from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rule import ERROR, WARNING, Case, Found, Need, Rule, Site
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.events.values import Stat
 from gradviz.query.failures import Failure
@@ -47,7 +45,6 @@ from gradviz.query.ops import (
 )
 from gradviz.query.source_trees import expression_at, statement_at
 from gradviz.query.statements import wrong_values
-from gradviz.tracefile import Site
 
 _PASSING = RESHAPING | CONVERTING | SELECTING
 _LOG_TARGET = "log_target=True"

@@ -40,11 +40,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR, NOTE, WARNING
 from gradviz.diagnose.fix import Edit, Edits, Fix, SourceText, Spot, with_keyword
 from gradviz.diagnose.lost_change import lost_changes
-from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rule import ERROR, NOTE, WARNING, Case, Found, Need, Rule
 from gradviz.diagnose.visits import Visit, visits
 from gradviz.events.kinds import Kind, OpRan, ScopeEntered
 from gradviz.events.values import Stat

@@ -29,10 +29,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from gradviz.diagnose.blocked import HOOKED_CALL, Block, blocks
-from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.diagnose.fix import Edit, Edits, Fix, Spot, argument_of, bracketed, leaky
-from gradviz.diagnose.rule import Found, Need, Rule
+from gradviz.diagnose.rule import NOTE, WARNING, Case, Found, Need, Rule
 from gradviz.events.kinds import OpRan, TensorMade
 from gradviz.events.values import Stat
 from gradviz.query.at_points import points_of, version_of

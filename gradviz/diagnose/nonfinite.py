@@ -259,7 +259,8 @@ def _up_from(case: Case, bad: _Bad, root: int, end: int, number: int) -> Origin:
 
 def _carrier(case: Case, bad: _Bad, op: OpRan) -> State | None:
     """The input of an op that explains its bad output: the first input with a NaN, else the first input with an
-    infinity that is not meant. None if all inputs are good."""
+    infinity that is not meant, else one that is meant and only goes on as an infinity. None if all inputs are good, or
+    if the op makes a NaN of infinities that are meant."""
     before = [
         (state, *bad.counts(state.tensor, op.index - 1))
         for state in case.query.tensors.reads(op.index)
@@ -268,7 +269,10 @@ def _carrier(case: Case, bad: _Bad, op: OpRan) -> State | None:
     with_nan = next((state for state, nan, _ in before if nan), None)
     if with_nan is not None:
         return with_nan
-    return next((s for s, _, inf in before if inf and not _is_meant(case, s.tensor, op.index - 1)), None)
+    infinite = [state for state, _, inf in before if inf]
+    with_harm = next((s for s in infinite if not _is_meant(case, s.tensor, op.index - 1)), None)
+    goes_on = not any(bad.counts(tensor, op.index)[0] for tensor in op.outputs)
+    return with_harm or (infinite[0] if infinite and goes_on else None)
 
 
 def _is_meant(case: Case, tensor: int, at: int) -> bool:

@@ -10,7 +10,6 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.rule import Found
 from gradviz.query.pass_owners import optimizer_name, root_name, scaler_name, scheduler_name
 from gradviz.query.source_trees import in_place, statement_at
-from gradviz.words.escape import clean
 
 _LONGEST_CALL = 80
 _UNNAMED = re.compile(r"\bt(\d+)\b")
@@ -25,7 +24,7 @@ _ROLE = re.compile(
 def typed(case: Case, found: Found) -> str:
     """The cure of a finding, with the names of the program."""
     named = with_indices(by_expressions(case, found.cure.text))
-    return _ROLE.sub(lambda match: clean(_NAMES[match[0]](case, found)) or match[0], named)
+    return _ROLE.sub(lambda match: _NAMES[match[0]](case, found) or match[0], named)
 
 
 def by_expressions(case: Case, text: str) -> str:
@@ -64,7 +63,7 @@ def update_in_place(case: Case, made: int | None, name: str) -> str:
     """The cure for an update that makes a new tensor of a leaf of this name, at the event `made`."""
     update = in_place(statement_at(case.query, case.place(made)), name)
     if update:
-        return f"with torch.no_grad(): {clean(update)}  # update the leaf in place: it stays the leaf"
+        return f"with torch.no_grad(): {update}  # update the leaf in place: it stays the leaf"
     return f"update the leaf {name} in place, under torch.no_grad(): it stays the leaf"
 
 
@@ -74,7 +73,7 @@ def _expression(case: Case, tensor: int) -> str:
     site = case.place(maker)
     if site is None:
         return ""
-    return clean(case.query.places.expression(site.number)) or f"the result of line {site.place.line}"
+    return case.query.places.expression(site.number) or f"the result of line {site.place.line}"
 
 
 def in_order(case: Case, *sites: int) -> str:

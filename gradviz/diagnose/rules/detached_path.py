@@ -37,7 +37,6 @@ from gradviz.query.copies import copied_from
 from gradviz.query.flow import place_of_cut
 from gradviz.query.missing_gradients import Lack, Lacks
 from gradviz.query.pass_owners import PassOwners, optimizer_name
-from gradviz.words.escape import clean
 
 
 @Rule(
@@ -96,7 +95,7 @@ def _not_returned(case: Case) -> Iterator[Found]:
     for function, own in found.items():
         leaves = tuple(lack.leaf for lack in own)
         yield Found(
-            f"{lacks_gradient(case, leaves)}: the backward of {clean(function)} "
+            f"{lacks_gradient(case, leaves)}: the backward of {function} "
             f"returns None on the way to {'it' if len(leaves) == 1 else 'them'}",
             "return a gradient here, not None; or leave what is not to learn without requires_grad",
             (own[0].event,),
@@ -175,9 +174,9 @@ def _equal_sides(case: Case) -> Iterator[Found]:
     for op in case.of(equal_sides):
         one, other = (case.words.called(tensor) for tensor in op.inputs[:2])
         yield Found(
-            f"{clean(op.op)} compares equal numbers, {one} and {other}, and nothing that they are computed from gets a "
+            f"{op.op} compares equal numbers, {one} and {other}, and nothing that they are computed from gets a "
             "gradient: this term of the loss trains nothing",
-            f"give {clean(op.op)} the output of what is to learn in place of {one} or {other}",
+            f"give {op.op} the output of what is to learn in place of {one} or {other}",
             (op.index,),
             severity=WARNING,
         )

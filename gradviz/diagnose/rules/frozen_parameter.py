@@ -42,7 +42,6 @@ from gradviz.query.ops import RANDOM_STARTS, TRANSPOSING
 from gradviz.query.source_trees import trees
 from gradviz.query.statements import StatementsRun
 from gradviz.sets import contained, distinct
-from gradviz.words.escape import clean
 from gradviz.words.numbers import few_of
 
 _LEAST = 2  # steps
@@ -114,7 +113,7 @@ def _layers(case: Case) -> Iterator[Found]:
         by_line.setdefault(case.site(layer.event), []).append(layer)
     for site, layers in by_line.items():
         leaves = [leaf for layer in layers for leaf in layer.leaves]
-        paths = few_of([clean(layer.path) for layer in layers])
+        paths = few_of([layer.path for layer in layers])
         is_one, before = len(layers) == 1, layers[0].before
         they, them = ("it", "it") if is_one else ("they", "them")
         yield Found(
@@ -152,7 +151,7 @@ def _groups(case: Case) -> Iterator[Found]:
             by, is_one = _freezing(case, own), len(own) == 1
             group = f" as a group of {'its' if is_one else 'their'} own" if len(event.groups) > 1 else ""
             yield Found(
-                f"{case.called(own)} {'is' if is_one else 'are'} given to {clean(event.type)}{group} at "
+                f"{case.called(own)} {'is' if is_one else 'are'} given to {event.type}{group} at "
                 f"{case.at(event.index)}, but {'does' if is_one else 'do'} not require grad: "
                 f"{'it is' if is_one else 'they are'} never trained",
                 Fix(
@@ -254,7 +253,7 @@ def _flags(case: Case) -> Iterator[Found]:
             yield _without_effect(
                 case,
                 site,
-                f"{clean(ast.unparse(statement))} sets an attribute of a module, which PyTorch does not read: "
+                f"{ast.unparse(statement)} sets an attribute of a module, which PyTorch does not read: "
                 f"{case.called(leaves)} still require grad and are trained",
                 f"{ast.unparse(target.value)}.requires_grad_(False)",
                 leaves,
@@ -266,7 +265,7 @@ def _without_effect(case: Case, site: Site, message: str, cure: str, leaves: tup
     first = case.trace.passes[0]
     return Found(
         message,
-        Fix(clean(cure), typed_as(cure)),
+        Fix(cure, typed_as(cure)),
         (first.first,),
         site=site,
         number=first.number,
@@ -430,7 +429,7 @@ def _misspelt(case: Case) -> Iterator[Found]:
             yield _without_effect(
                 case,
                 site,
-                f"{clean(ast.unparse(statement))} sets an attribute that PyTorch does not know and that no line of the "
+                f"{ast.unparse(statement)} sets an attribute that PyTorch does not know and that no line of the "
                 "program reads: it switches no requires_grad",
                 f"{ast.unparse(target.value)}.{_FLAG} = {ast.unparse(statement.value)}",
             )

@@ -36,7 +36,6 @@ from gradviz.diagnose.rule import ERROR, Case, Found, Kind, Rule
 from gradviz.query.source_trees import assigned_before, expression_at
 from gradviz.query.training import ACCUMULATED, CHANGED, CLEARED, STEPPED
 from gradviz.sets import contained, distinct
-from gradviz.words.escape import clean
 
 _LEAST = 2  # calls
 _ITERATORS = {"filter", "map", "chain", "parameters"}
@@ -122,10 +121,10 @@ def _spent(case: Case) -> Iterator[Found]:
         if is_iterator and all(_came_before(case, event) for event in empty):
             listed = f"list({ast.unparse(value)})"
             yield Found(
-                f"{clean(name)}, made at line {made.lineno}, is an iterator and has given its parameters away before: "
+                f"{name}, made at line {made.lineno}, is an iterator and has given its parameters away before: "
                 "this call clips nothing",
                 Fix(
-                    clean(f"{name} = {listed}  # line {made.lineno}"),
+                    f"{name} = {listed}  # line {made.lineno}",
                     typed_for(ast.unparse(value), listed, value.lineno),
                 ),
                 (empty[0],),

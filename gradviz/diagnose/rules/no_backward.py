@@ -27,7 +27,6 @@ from collections.abc import Iterator
 
 from gradviz.diagnose.rule import ERROR, Case, Edit, Fix, Found, Kind, Need, Rule, Site, Spot
 from gradviz.query.source_trees import trees
-from gradviz.words.escape import clean
 
 _LEAST = 2  # steps
 
@@ -66,7 +65,7 @@ def _without_steps(case: Case) -> Iterator[Found]:
     site = case.place(event)
     named = _named_only(case, site)
     if named is not None:
-        text = clean(ast.unparse(named))
+        text = ast.unparse(named)
         yield Found(
             f"line {named.lineno} names {text} and does not call it: no backward pass ran",
             _called(named),
@@ -82,7 +81,7 @@ def _called(named: ast.Expr) -> Fix:
         statement = spot.source.statement_at(named.lineno)
         return [spot.source.replaced(statement, f"{spot.source.code(statement)}()")] if statement else []
 
-    text = f"{clean(ast.unparse(named))}()  # at line {named.lineno}: without brackets nothing is called"
+    text = f"{ast.unparse(named)}()  # at line {named.lineno}: without brackets nothing is called"
     return Fix(text, edits)
 
 

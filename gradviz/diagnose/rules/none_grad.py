@@ -29,7 +29,6 @@ from gradviz.query.missing_gradients import Why, why_no_grad
 from gradviz.query.source_trees import method_calls, statement_at, trees
 from gradviz.query.statements import WrongValue, wrong_values
 from gradviz.words.absence import no_grad_reason
-from gradviz.words.escape import clean
 from gradviz.words.stop import Stop
 
 _OF_NON_LEAVES = (Why.NON_LEAF, Why.REPLACED)
@@ -47,7 +46,7 @@ def none_grad(case: Case) -> Iterator[Found]:
         origin = value.origin
         if value.type != "NoneType" or not isinstance(origin, ast.Attribute) or origin.attr != "grad":
             continue
-        written = clean(ast.unparse(origin.value))
+        written = ast.unparse(origin.value)
         tensor = case.query.names.tensor_called(written, value.failure.event) or _of_loop(
             case, value, written
         )
@@ -141,7 +140,7 @@ def _guard(case: Case, value: WrongValue, is_of_loop: bool = False) -> Fix | Non
     updates = isinstance(statement, ast.Expr | ast.AugAssign) and is_of_loop
     if statement is None or not (clears or updates):
         return None
-    guarded = f"if {clean(ast.unparse(value.origin))} is not None: {clean(ast.unparse(statement))}"
+    guarded = f"if {ast.unparse(value.origin)} is not None: {ast.unparse(statement)}"
     return Fix(guarded, typed_as(guarded))
 
 
@@ -156,7 +155,7 @@ def _backward_first(case: Case, value: WrongValue) -> Fix | str:
     if not calls:
         return f"call backward() on the loss before line {site.place.line}"
     call = min(calls, key=lambda call: call.lineno)
-    return Fix(f"{clean(ast.unparse(call))}  # before line {site.place.line}", _called_before)
+    return Fix(f"{ast.unparse(call)}  # before line {site.place.line}", _called_before)
 
 
 def _called_before(spot: Spot) -> list[Edit]:

@@ -48,7 +48,6 @@ from gradviz.query.training import BY_HAND
 from gradviz.query.writes import Writes
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import PassInfo, Site
-from gradviz.words.escape import clean
 
 _UNREACHED: tuple[str, Fix | str] = (
     "the step here is never reached",
@@ -151,9 +150,9 @@ def _lost_in_steps(case: Case) -> Iterator[Found]:
         for value in [*_dropped_in(own[1])][-1:]:
             changed = _written_in_place(value)
             yield Found(
-                f"{clean(ast.unparse(value))} is a new tensor that nothing reads: {case.called(leaves)} never "
+                f"{ast.unparse(value)} is a new tensor that nothing reads: {case.called(leaves)} never "
                 f"change{'s' * (len(leaves) == 1)}",
-                Fix(clean(changed), typed_as(changed)),
+                Fix(changed, typed_as(changed)),
                 (before[-1].first, int(steps.max())),
                 site=case.query.places.of_line(own[0], value.lineno),
                 number=before[-1].number,
@@ -178,7 +177,7 @@ def _dropped_in(step: ast.FunctionDef) -> Iterator[ast.expr]:
 
 def _forgotten(case: Case) -> Iterator[Found]:
     for part in case.of(_left_out):
-        name = clean(case.training.optimizer_class(part.optimizer))
+        name = case.training.optimizer_class(part.optimizer)
         one = len({case.called([leaf]) for leaf in part.leaves}) == 1
         yield Found(
             f"{name} was made without {case.called(part.leaves)}: {'it gets' if one else 'they get'} gradients, and no "
@@ -221,7 +220,7 @@ def _in_place(case: Case, event: int) -> Fix | str:
     statement = statement_at(case.query, case.place(event))
     if isinstance(statement, ast.Expr):
         text = f"with torch.no_grad(): {_written_in_place(statement.value)}"
-        return Fix(clean(text), typed_as(text))
+        return Fix(text, typed_as(text))
     target = ast.unparse(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
     update = in_place(statement, target)
     if (
@@ -230,8 +229,8 @@ def _in_place(case: Case, event: int) -> Fix | str:
         and any(isinstance(node, ast.Name) and node.id == target for node in ast.walk(statement.value))
     ):
         copied = f"{target}.data.copy_({ast.unparse(statement.value)})"
-        return Fix(clean(f"{copied}  # in place"), typed_as(copied))
-    text = f"with torch.no_grad(): {clean(update)}  # in place" if update else "update the leaf in place"
+        return Fix(f"{copied}  # in place", typed_as(copied))
+    text = f"with torch.no_grad(): {update}  # in place" if update else "update the leaf in place"
     return Fix(text, updated_in_place)
 
 
@@ -241,18 +240,18 @@ def _with_all(case: Case, made: int, name: str, leaves: tuple[int, ...]) -> Fix 
     path = case.trace.parameters[leaves[0]]
     (module, _), *more = case.query.modules.whole(leaves)
     own, root = first_argument(case.query, case.site(made)), path.partition(".")[0]
-    seen = clean(seen_at(case.query, case.site(made), root))
-    new = clean(module) if module == path else f"*{clean(module)}.parameters()"
+    seen = seen_at(case.query, case.site(made), root)
+    new = module if module == path else f"*{module}.parameters()"
     if len(case.trace.table(Kind.HOLDS).object(made).groups) > 1 and own:
-        listed = _listed(case, leaves).replace(f"{clean(root)}.", f"{seen}.")
+        listed = _listed(case, leaves).replace(f"{root}.", f"{seen}.")
         given = f'[{own}, {{"params": [{listed}]}}]'
     else:
-        given = f"{seen}.parameters()" if more else f"[{own}, {new.replace(clean(root), seen, 1)}]"
+        given = f"{seen}.parameters()" if more else f"[{own}, {new.replace(root, seen, 1)}]"
     call = call_with_first(case.query, case.site(made), given) if seen and (own or more) else ""
     also = "  # or requires_grad_(False) if it is not to be trained"
     if not call:
         return f"give {name} {new.removeprefix('*')}, too{also}"
-    return Fix(f"{clean(call)}{also}", lambda spot: _given(spot, with_indices(given)))
+    return Fix(f"{call}{also}", lambda spot: _given(spot, with_indices(given)))
 
 
 def _given(spot: Spot, parameters: str) -> list[Edit]:
@@ -265,7 +264,7 @@ def _listed(case: Case, leaves: tuple[int, ...]) -> str:
     """The text that lists some leaves for an optimizer: `*net.head.parameters()` for the leaves of a whole module."""
     parts = case.query.modules.whole(leaves)
     return ", ".join(
-        f"*{clean(path)}.parameters()" if path and len(own) > 1 else case.called(own) for path, own in parts
+        f"*{path}.parameters()" if path and len(own) > 1 else case.called(own) for path, own in parts
     )
 
 
@@ -385,7 +384,7 @@ def _thawed(case: Case) -> Iterator[Found]:
     for own in by_line.values():
         leaves, first = tuple(own), min(own.values())
         row = int((held.events < first).sum()) - 1
-        name, made = clean(case.training.optimizer_class(int(held["optimizer"][row]))), int(held.events[row])
+        name, made = case.training.optimizer_class(int(held["optimizer"][row])), int(held.events[row])
         one = len(leaves) == 1
         yield Found(
             f"{case.called(leaves)} require{'s' * one} grad from here on, and no step ever changes "

@@ -44,7 +44,7 @@ from gradviz.query.ops import CONVERTING, SUMS
 from gradviz.query.source_trees import assigned_to, following, names_read, statement_at
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import PassInfo, Site
-from gradviz.words.escape import clean, shortened
+from gradviz.words.escape import shortened
 
 _LONGEST = 60  # characters of an expression
 _UNWANTED = "_"  # a variable: the program calls a module for what its hooks take, and says so
@@ -93,7 +93,7 @@ def _overwritten(case: Case, event: int) -> tuple[str, Fix | None]:
             if name not in names_read(statement):
                 cure = f"{name} = {name} + {value}  # in place of {name} = {value}, line {statement.lineno}"
                 added = typed_for(value, f"{name} + {value}", statement.lineno)
-                return f": line {statement.lineno} gives {clean(name)} another value", Fix(clean(cure), added)
+                return f": line {statement.lineno} gives {name} another value", Fix(cure, added)
         if not name or name in names_read(statement):
             break
     return "", None
@@ -118,8 +118,8 @@ def _thrown_away(case: Case, one: Dropped) -> Found:
     target = next((part for part in in_order if part in names), "")
     cure = f"{target} = {text}"
     return Found(
-        f"the result of {clean(shortened(text, _LONGEST))} is thrown away: nothing reads it",
-        Fix(clean(cure), typed_as(cure)) if target else "use the result, or leave out the line",
+        f"the result of {shortened(text, _LONGEST)} is thrown away: nothing reads it",
+        Fix(cure, typed_as(cure)) if target else "use the result, or leave out the line",
         one.events[:2],
     )
 

@@ -34,7 +34,6 @@ from gradviz.diagnose.first_products import started_at
 from gradviz.diagnose.rule import WARNING, Case, Edit, Fix, Found, Kind, Need, Rule, Spot
 from gradviz.query.optimizer_steps import settings_of
 from gradviz.sets import contained, distinct
-from gradviz.words.escape import clean
 
 _LEAST = 3  # the fewest optimizers of one line
 
@@ -61,7 +60,7 @@ def restarted_optimizer(case: Case) -> Iterator[Found]:
         first, second = used[:2]
         if all(own == leaves[0] for own in leaves) and _keeps_something(case, first.optimizer):
             yield Found(
-                f"{clean(first.type)} is made here for each of {len(used)} steps: what it keeps between steps begins "
+                f"{first.type} is made here for each of {len(used)} steps: what it keeps between steps begins "
                 "at 0 again",
                 Fix("make the optimizer once, before the loop", _before_the_loop),
                 (second.index, first.index),

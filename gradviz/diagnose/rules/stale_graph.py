@@ -36,7 +36,6 @@ from gradviz.query.ledger import Ledger
 from gradviz.query.optimizer_steps import number_of, settings_of
 from gradviz.query.source_trees import names_read, statement_at, trees
 from gradviz.sets import contained, distinct, distinct_pairs
-from gradviz.words.escape import clean
 
 _LEAST = 2  # the fewest passes through a stale part
 _MODIFIED = "modified by an inplace operation"
@@ -174,7 +173,7 @@ def _of_closures(case: Case) -> Iterator[Found]:
         if len(steps) < _LEAST or not often > 1:
             continue
         step, site = int(steps[0]), case.place(int(steps[0]))
-        name = clean(case.training.optimizer_class(optimizer))
+        name = case.training.optimizer_class(optimizer)
         what = f"{name} evaluates its closure up to {often:.0f} times for one step"
         if node := _used_again(case):
             made = case.query.nodes.made(node) or step

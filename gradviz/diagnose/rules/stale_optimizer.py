@@ -38,7 +38,6 @@ from gradviz.query.missing_gradients import PARAMETER
 from gradviz.query.pass_owners import PassOwners, call_with_first, optimizer_name
 from gradviz.query.training import ACCUMULATED, STEPPED
 from gradviz.sets import contained, distinct, without
-from gradviz.words.escape import clean
 
 _LEAST = 2  # steps without a gradient
 _CURE = "make the optimizer after the last change of the model: "
@@ -70,7 +69,7 @@ def stale_optimizer(case: Case) -> Iterator[Found]:
     made = case.query.tensors.maker(leaves[0])
     held = case.trace.table(Kind.HOLDS)
     holding = int(held.events[held["optimizer"] == optimizer].min(initial=case.trace.count))
-    name = clean(case.training.optimizer_class(optimizer))
+    name = case.training.optimizer_class(optimizer)
     is_older = (
         made is not None and made < holding < case.trace.count
     )  # than the optimizer: nothing was replaced
@@ -105,9 +104,7 @@ def _stepped_twice(case: Case) -> Iterator[Found]:
         made = [int(held.events[held["optimizer"] == one].min(initial=case.trace.count)) for one in pair]
         if not leaves or max(made) == case.trace.count:
             continue
-        names = [
-            clean(optimizer_name(case.query, {one}) or case.training.optimizer_class(one)) for one in pair
-        ]
+        names = [optimizer_name(case.query, {one}) or case.training.optimizer_class(one) for one in pair]
         at = int(len(case.training.held_by(pair[1])) >= len(case.training.held_by(pair[0])))
         yield Found(
             f"{names[at]} and {names[1 - at]} (made at {case.at(made[1 - at])}) both hold {case.called(leaves)}: each "
@@ -123,7 +120,7 @@ def _made_anew(case: Case, holding: int, name: str, leaves: list[int], advice: s
     """The call that made an optimizer, with the parameters of the model that these leaves belong to."""
     given = f"{_model(case, leaves)}.parameters()"
     call = call_with_first(case.query, case.site(holding), given) if holding < case.trace.count else ""
-    text = f"{advice}{clean(call) or f'{name} of {given}'}"
+    text = f"{advice}{call or f'{name} of {given}'}"
     return Fix(text, lambda spot: _made_after(spot, given if call else ""))
 
 
@@ -147,7 +144,7 @@ def _made_after(spot: Spot, given: str) -> list[Edit]:
 def _model(case: Case, leaves: list[int]) -> str:
     """The variable that holds the model of these parameters; "model" if it is not known."""
     names = {case.model_of(leaf) for leaf in leaves}
-    return clean(names.pop()) if len(names) == 1 and "" not in names else "model"
+    return names.pop() if len(names) == 1 and "" not in names else "model"
 
 
 def _got(case: Case, optimizer: int) -> np.ndarray:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property, lru_cache
-from operator import attrgetter
 from typing import Any, Self
 from weakref import WeakSet
 
@@ -30,7 +29,7 @@ from gradviz.tracefile.chunks import (
     Directory,
 )
 from gradviz.tracefile.database import STATE, most_unpacked, told_of
-from gradviz.tracefile.pass_rows import ErrorInfo, PassInfo, SiteOps
+from gradviz.tracefile.pass_rows import ErrorInfo, PassInfo, SiteOps, before
 from gradviz.tracefile.reader import Trace, Watcher
 from gradviz.tracefile.sound import check_heads, check_nesting, check_rows, check_states, kinds_of
 from gradviz.tracefile.states import States
@@ -273,90 +272,16 @@ class Part(Growing):
     @cached_property
     def passes(self) -> list[PassInfo]:
         """The passes that begin in what has been read."""
-        begun = [
-            backward_pass
-            for first, end in self._stretches
-            for backward_pass in self._pass_table.beginning(first, end)
-        ]
+        begun = self._pass_table.chosen(self._kinds[self._pass_table.firsts] != UNREAD)
         with told_of(self.path):
             self._check_passes(begun, self._kinds, self._rows_read["a"])
-        return sorted(
-            (self._open_passes.get(backward_pass.number, backward_pass) for backward_pass in begun),
-            key=attrgetter("number"),
-        )
+        return self._with_late(begun)
 
-    @cached_property
-    def _open_passes(self) -> dict[int, PassInfo]:
-        """The passes without a recorded end, as they were when the trace was opened."""
-        unfinished = [
-            backward_pass._replace(last=None, nodes=None, digest=None)
-            for backward_pass in self._pass_table.open()
-        ]
-        if not unfinished:
-            return {}
-        for place in range(self.directory.place(unfinished[0].first), len(self.chunks)):
-            self._read_chunk(place)
-        return {
-            backward_pass.number: backward_pass
-            for backward_pass in self._completed(unfinished, unfinished[0].first)
-        }
-
-    @property
-    def pass_numbers(self) -> list[int]:
-        """The numbers of the passes, in order."""
-        return self._pass_table.numbers
-
-    @property
-    def passes_begun(self) -> int:
-        """The number of passes that had begun when the trace was written, with those that it does not keep."""
-        return self.pass_numbers[-1] if self.pass_numbers else 0
-
-    def find_pass(self, number: int) -> PassInfo | None:
-        """A pass by its number; None if the trace has none of that number."""
-        for backward_pass in self._pass_table.numbered([number]):
-            self.reach(backward_pass.first)
-            return self._passes_by_number.get(backward_pass.number)
-        return None
-
-    def passes_ended_before(self, event: int) -> int:
-        """The last event of all passes that ended before an event; −1 for none."""
-        lasts = [
-            backward_pass.last
-            for backward_pass in self._open_passes.values()
-            if backward_pass.last and backward_pass.last < event
-        ]
-        return max([*lasts, self._pass_table.ended_before(event)])
-
-    def pass_ending_from(self, event: int) -> PassInfo | None:
-        """The first pass that ended at an event or later, or that did not end; None if there is none."""
-        late = [
-            backward_pass.number
-            for backward_pass in self._open_passes.values()
-            if backward_pass.last is None or backward_pass.last >= event
-        ]
-        numbers = [*self._pass_table.ending_from(event), *late]
-        return self.find_pass(min(numbers)) if numbers else None
-
-    @cached_property
-    def pass_spans(self) -> tuple[np.ndarray, np.ndarray]:
-        """The first and the last event of each pass, in the order of the first events; −1 for a pass without a last
-        event."""
-        numbers, firsts, lasts = self._pass_table.spans()
-        for number, backward_pass in self._open_passes.items():
-            lasts[numbers == number] = -1 if backward_pass.last is None else backward_pass.last
-        return firsts, lasts
-
-    def passes_by_shape(self, most: int) -> list[PassInfo]:
-        """The first pass of each structure, at most `most` passes; a pass without recorded nodes has no structure."""
-        first_of: dict[str, int] = {}
-        for backward_pass in filter(attrgetter("is_in_detail"), self._open_passes.values()):
-            first_of.setdefault(backward_pass.digest or "", backward_pass.number)
-        numbers = sorted({**first_of, **self._pass_table.first_of_each_digest()}.values())[:most]
-        return [backward_pass for backward_pass in map(self.find_pass, numbers) if backward_pass is not None]
-
-    @property
-    def _passes_nameable(self) -> list[int]:
-        return self.pass_numbers
+    def _completed(self, passes: list[PassInfo]) -> list[PassInfo]:
+        for start in [one.first for one in passes if one.last is None][:1]:
+            for place in range(self.directory.place(start), len(self.chunks)):
+                self._read_chunk(place)
+        return super()._completed(passes)
 
     # --- ops
 
@@ -380,18 +305,6 @@ class Part(Growing):
     def nodes_told(self) -> int:
         """The number of nodes that were made or received a gradient."""
         return self.directory.new_nodes
-
-    @property
-    def shapes(self) -> int:
-        """The number of structures that the passes have."""
-        late = {backward_pass.digest for backward_pass in self._open_passes.values() if backward_pass.digest}
-        return len(self._pass_table.ended_digests() | late)
-
-    @property
-    def passes_in_detail(self) -> int:
-        """The number of passes that have recorded nodes."""
-        late = sum(not backward_pass.is_in_detail for backward_pass in self._open_passes.values())
-        return len(self.pass_numbers) - self._pass_table.without_nodes() - late
 
     @property
     def leaves_told(self) -> tuple[set[int], set[int]]:
@@ -570,16 +483,9 @@ class Prefix(Trace):
         """The states of the whole up to here."""
         return self.whole.states.until(self.count)
 
-    @cached_property
-    def passes(self) -> list[PassInfo]:
-        """The passes that have begun; a pass that has not ended yet has no last event."""
-        begun = [backward_pass for backward_pass in self.whole.passes if backward_pass.first < self.count]
-        return [
-            backward_pass
-            if backward_pass.last is not None and backward_pass.last < self.count
-            else backward_pass._replace(last=None, nodes=None, digest=None)
-            for backward_pass in begun
-        ]
+    def _completed(self, passes: list[PassInfo]) -> list[PassInfo]:
+        known = self.whole._late_passes
+        return before([known.get(one.number, one) for one in passes], self.count)
 
     @cached_property
     def errors(self) -> list[ErrorInfo]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -107,146 +108,79 @@ class Skipped:
             raise ValueError("runs of passes beyond all bounds")
         self._ends = np.cumsum(counts)
 
-    def __len__(self) -> int:
-        return int(self._ends[-1]) if len(self._ends) else 0
-
     @cached_property
-    def _whole(self) -> np.ndarray:
+    def columns(self) -> np.ndarray:
         """Number, first and last event of each pass."""
         counts = self._runs[:, 1]
-        steps = np.arange(len(self)) - np.repeat(self._ends - counts, counts)
+        steps = np.arange(counts.sum()) - np.repeat(self._ends - counts, counts)
         numbers, _, firsts, lasts, strides = np.repeat(self._runs[:, :5], counts, axis=0).T
         return np.stack([numbers + steps, firsts + steps * strides, lasts + steps * strides])
 
-    @property
-    def numbers(self) -> np.ndarray:
-        """The number of each pass."""
-        return self._whole[0]
-
-    @property
-    def firsts(self) -> np.ndarray:
-        """The first event of each pass."""
-        return self._whole[1]
-
-    @property
-    def lasts(self) -> np.ndarray:
-        """The last event of each pass."""
-        return self._whole[2]
-
-    @property
-    def sites(self) -> list[int]:
-        """The site of each run of passes."""
-        return self._runs[:, 6].tolist()
-
-    def passes(self, chosen: np.ndarray | None = None) -> list[PassInfo]:
-        """The passes that a mask or an array of places chooses, or all."""
-        places = np.arange(len(self))[slice(None) if chosen is None else chosen]
+    def passes(self, places: np.ndarray) -> list[PassInfo]:
+        """The passes at these places."""
         threads, sites = self._runs[np.searchsorted(self._ends, places, side="right"), 5:].T.tolist()
-        columns = *self._whole[:, places].tolist(), threads, sites
+        columns = *self.columns[:, places].tolist(), threads, sites
         return [
             PassInfo(number, first, last, thread, site, 0, "", 0)
             for number, first, last, thread, site in zip(*columns, strict=True)
         ]
 
 
-_COLUMNS = "number, first, last, thread, site, nodes, digest, recorded"
+_AT_ONCE = 500  # the most passes that are looked up in one query
 
 
 class PassTable:
-    """The passes that begin in the first `count` events of the trace at `path`; `rows` gives the rows of a query. A
-    pass is as in the table: its last event may lie behind these events."""
+    """The backward passes that begin in the first `count` events of the trace at `path`, which has `events` events;
+    `rows` gives the rows of a query. `numbers`, `firsts` and `lasts` are the number, the first and the last event of
+    each pass, in the order of the numbers; −1 for a pass without a last event. A pass is as in the file: its last event
+    may lie behind the first `count`."""
 
-    def __init__(self, path: Path, rows: Callable[..., list[tuple[Any, ...]]], count: int) -> None:
-        self._path, self._rows, self._count = path, rows, count
+    def __init__(
+        self, path: Path, rows: Callable[..., list[tuple[Any, ...]]], count: int, events: int
+    ) -> None:
+        self._rows, self._count = rows, count
+        runs = rows(f"SELECT {', '.join(Run._fields)} FROM skipped WHERE first < ? ORDER BY number", count)
+        with told_of(path):
+            self._skipped = Skipped([Run(*row) for row in runs], events)
+        in_detail = rows("SELECT number, first, ifnull(last, -1) AS last FROM passes WHERE first < ?", count)
+        own = np.fromiter(chain.from_iterable(in_detail), np.int64).reshape(-1, 3).T
+        columns = np.concatenate([own, self._skipped.columns], axis=1)
+        columns = columns[:, columns[1] < count]
+        self.numbers, self.firsts, self.lasts = columns[:, np.argsort(columns[0], kind="stable")]
+
+    @property
+    def are_open(self) -> np.ndarray:
+        """Whether each pass has no recorded end in these events."""
+        return (self.lasts < 0) | (self.lasts >= self._count)
 
     @cached_property
-    def skipped(self) -> Skipped:
-        """The passes that are kept as runs of passes."""
-        query = f"SELECT {', '.join(Run._fields)} FROM skipped WHERE first < ? ORDER BY number"
-        runs = [Run(*row) for row in self._rows(query, self._count)]
-        with told_of(self._path):
-            return Skipped(runs, self._count)
-
-    def _where(self, condition: str, *values: int) -> list[PassInfo]:
-        query = f"SELECT {_COLUMNS} FROM passes WHERE first < ? AND {condition}"
-        return [PassInfo(*row) for row in self._rows(query, self._count, *values)]
-
     def all(self) -> list[PassInfo]:
         """All passes, in the order of their numbers."""
-        return sorted([*self._where("TRUE"), *self.skipped.passes()], key=attrgetter("number"))
+        return self.chosen(slice(None))
 
-    def open(self) -> list[PassInfo]:
-        """The passes without a recorded end in these events, in the order of their numbers."""
-        return self._where("(last IS NULL OR last >= ?) ORDER BY number", self._count)
-
-    def numbered(self, numbers: Sequence[int]) -> list[PassInfo]:
-        """The passes of these numbers."""
-        in_detail = self._where(f"number IN ({', '.join('?' * len(numbers))})", *numbers)
-        return [
-            *in_detail,
-            *self.skipped.passes(contained(self.skipped.numbers, np.array(numbers, np.int64))),
-        ]
-
-    def beginning(self, first: int, end: int) -> list[PassInfo]:
-        """The passes that begin at an event from `first` to before `end`."""
-        begins = self.skipped.firsts
-        return [
-            *self._where("first >= ? AND first < ?", first, end),
-            *self.skipped.passes((begins >= first) & (begins < end)),
-        ]
-
-    def ended_before(self, event: int) -> int:
-        """The last event of all passes that ended before an event; −1 for none."""
-        in_detail = self._rows("SELECT max(last) AS last FROM passes WHERE last < ? AND last > 0", event)
-        skipped = self.skipped.lasts
-        return max(
-            *(-1 if last is None else last for (last,) in in_detail),
-            int(skipped[skipped < event].max(initial=-1)),
-        )
-
-    def ending_from(self, event: int) -> list[int]:
-        """The numbers of passes that ended at an event or later, the lowest among them."""
-        in_detail = self._where("last >= ? ORDER BY number LIMIT 1", event)
-        skipped = self.skipped.numbers[self.skipped.lasts >= event]
-        return [*(backward_pass.number for backward_pass in in_detail), *skipped[:1].tolist()]
+    def chosen(self, mask: np.ndarray | slice) -> list[PassInfo]:
+        """The passes that a mask or a slice chooses, in the order of their numbers."""
+        numbers = self.numbers[mask]
+        passes = self._skipped.passes(np.flatnonzero(contained(self._skipped.columns[0], numbers)))
+        for at in range(0, len(numbers), _AT_ONCE):
+            some = numbers[at : at + _AT_ONCE].tolist()
+            where = f"WHERE number IN ({', '.join('?' * len(some))})"
+            rows = self._rows(f"SELECT {', '.join(PassInfo._fields)} FROM passes {where}", *some)
+            passes += [PassInfo(*row) for row in rows]
+        return sorted(passes, key=attrgetter("number"))
 
     @cached_property
-    def numbers(self) -> list[int]:
-        """The numbers of the passes, in order."""
-        source = "FROM passes WHERE first < ?"
-        ((count, last),) = self._rows(f"SELECT count(*) AS count, max(number) AS last {source}", self._count)
-        first = self._rows(f"SELECT number {source} ORDER BY number LIMIT 1", self._count)
-        skipped = self.skipped.numbers.tolist()
-        ends = [number for (number,) in first] + ([last] if count else []) + skipped[:1] + skipped[-1:]
-        if ends and max(ends) - min(ends) + 1 == count + len(skipped):  # all numbers between: the usual case
-            return list(range(min(ends), max(ends) + 1))
-        return sorted(
-            [*skipped, *(number for (number,) in self._rows(f"SELECT number {source}", self._count))]
-        )
+    def structures(self) -> list[tuple[int, int, str]]:
+        """The structures of the passes that ended in these events: the lowest number, the number of passes, and the
+        digest."""
+        columns = "min(number) AS number, count(*) AS passes, digest"
+        return self._rows(f"SELECT {columns} FROM passes WHERE last < ? GROUP BY digest", self._count)
 
-    def spans(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The number, the first and the last event of each pass, in the order of the first events; −1 for a pass
-        without a last event."""
-        in_detail = self._rows("SELECT number, first, last FROM passes WHERE first < ?", self._count)
-        rows = [(number, first, -1 if last is None else last) for number, first, last in in_detail]
-        runs = self.skipped
-        columns = np.array(rows, np.int64).reshape(-1, 3).T
-        both = np.concatenate([columns, [runs.numbers, runs.firsts, runs.lasts]], axis=1)
-        numbers, firsts, lasts = both[:, np.argsort(both[1], kind="stable")]
-        return numbers, firsts, lasts
 
-    def first_of_each_digest(self) -> dict[str, int]:
-        """The lowest number of the passes of each structure."""
-        query = "SELECT min(number) AS number, digest FROM passes WHERE first < ? GROUP BY digest"
-        return {digest: number for number, digest in self._rows(query, self._count) if digest}
-
-    def ended_digests(self) -> set[str]:
-        """The structures of the passes that ended."""
-        rows = self._rows("SELECT DISTINCT digest FROM passes WHERE last < ?", self._count)
-        return {digest for (digest,) in rows if digest}
-
-    def without_nodes(self) -> int:
-        """The number of passes that ended without a recorded node."""
-        query = "SELECT count(*) AS number FROM passes WHERE last < ? AND digest = ''"
-        ((count,),) = self._rows(query, self._count)
-        return int(count) + len(self.skipped)
+def before(passes: Iterable[PassInfo], end: int) -> list[PassInfo]:
+    """Passes that begin before an event, as they are there: a pass that has not ended has no last event."""
+    return [
+        one if one.last is None or one.last < end else one._replace(last=None, nodes=None, digest=None)
+        for one in passes
+        if one.first < end
+    ]

@@ -26,7 +26,7 @@ from gradviz.tracefile.columns import Table
 from gradviz.tracefile.database import LATER_TABLE, STATE, UNREADABLE, has_table, rows_of, told_of, unreadable
 from gradviz.tracefile.digest import Digests, renumbered
 from gradviz.tracefile.file import is_being_recorded
-from gradviz.tracefile.pass_rows import ErrorInfo, PassInfo, PassTable, SiteOps
+from gradviz.tracefile.pass_rows import ErrorInfo, PassInfo, PassTable, SiteOps, before
 from gradviz.tracefile.printed_lines import PrintedLine
 from gradviz.tracefile.sites import DEEPEST, Frame, Site, joined
 from gradviz.tracefile.states import Snapshot, States
@@ -248,37 +248,45 @@ class Trace(Tables):
     @cached_property
     def passes(self) -> list[PassInfo]:
         """The backward passes in order."""
-        count = len(self.events)  # reading the events checks the passes
-        passes = [
-            # in a run that goes on: as it was when the trace was opened
-            backward_pass
-            if backward_pass.last is None or backward_pass.last < count
-            else backward_pass._replace(last=None, nodes=None, digest=None)
-            for backward_pass in self._passes_told
-        ]
-        open_passes = [backward_pass for backward_pass in passes if backward_pass.last is None]
-        return self._completed(passes, open_passes[0].first) if open_passes else passes
+        assert self.events is not None  # reading the events checks the passes
+        return self._with_late(self._pass_table.all)
 
     @cached_property
     def _pass_table(self) -> PassTable:
-        return PassTable(self.path, self._rows, self.count)
+        return PassTable(self.path, self._rows, self.count, self.chunks.events)
 
     @cached_property
-    def _passes_told(self) -> list[PassInfo]:
-        return self._pass_table.all()
+    def _late_passes(self) -> dict[int, PassInfo]:
+        """The passes without a recorded end, as they were when the trace was opened."""
+        passes = before(self._pass_table.chosen(self._pass_table.are_open), self.count)
+        return {one.number: one for one in self._completed(passes)}
 
-    @property
+    def _with_late(self, passes: list[PassInfo]) -> list[PassInfo]:
+        return [self._late_passes.get(one.number, one) for one in passes]
+
+    @cached_property
+    def _lasts(self) -> np.ndarray:
+        """The last event of each pass, in the order of the numbers; −1 for none."""
+        numbers, lasts = self._pass_table.numbers, self._pass_table.lasts.copy()
+        for number, one in self._late_passes.items():
+            lasts[numbers == number] = -1 if one.last is None else one.last
+        return lasts
+
+    @cached_property
     def pass_numbers(self) -> list[int]:
         """The numbers of the passes, in order."""
-        return [backward_pass.number for backward_pass in self.passes]
+        return self._pass_table.numbers.tolist()
 
     @property
     def passes_begun(self) -> int:
         """The number of passes that had begun when the trace was written, with those that it does not keep."""
-        return self.passes[-1].number if self.passes else 0
+        return self.pass_numbers[-1] if self.pass_numbers else 0
 
     def find_pass(self, number: int) -> PassInfo | None:
         """A pass by its number; None if the trace has none of that number."""
+        at = int(np.searchsorted(self._pass_table.numbers, number))
+        for first in self._pass_table.firsts[at : at + 1].tolist():
+            self.reach(first)
         return self._passes_by_number.get(number)
 
     @cached_property
@@ -287,47 +295,50 @@ class Trace(Tables):
 
     def passes_ended_before(self, event: int) -> int:
         """The last event of all passes that ended before an event; −1 for none."""
-        return max(
-            (
-                backward_pass.last
-                for backward_pass in self.passes
-                if backward_pass.last and backward_pass.last < event
-            ),
-            default=-1,
-        )
+        return int(self._lasts[self._lasts < event].max(initial=-1))
 
     def pass_ending_from(self, event: int) -> PassInfo | None:
         """The first pass that ended at an event or later, or that did not end; None if there is none."""
-        return next(
-            (
-                backward_pass
-                for backward_pass in self.passes
-                if backward_pass.last is None or backward_pass.last >= event
-            ),
-            None,
-        )
+        late = self._pass_table.numbers[(self._lasts < 0) | (self._lasts >= event)]
+        return self.find_pass(int(late[0])) if len(late) else None
 
     @cached_property
     def pass_spans(self) -> tuple[np.ndarray, np.ndarray]:
         """The first and the last event of each pass, in the order of the first events; −1 for a pass without a last
         event."""
-        spans = sorted(
-            (backward_pass.first, -1 if backward_pass.last is None else backward_pass.last)
-            for backward_pass in self.passes
-        )
-        firsts, lasts = np.array(spans, np.int64).reshape(-1, 2).T
-        return firsts, lasts
+        order = np.argsort(self._pass_table.firsts, kind="stable")
+        return self._pass_table.firsts[order], self._lasts[order]
 
     def passes_by_shape(self, most: int) -> list[PassInfo]:
         """The first pass of each structure, at most `most` passes; a pass without recorded nodes has no structure."""
-        first_of: dict[str, PassInfo] = {}
-        for backward_pass in self.passes:
-            if backward_pass.is_in_detail:
-                first_of.setdefault(backward_pass.digest or "", backward_pass)
-        return list(first_of.values())[:most]
+        first_of: dict[str, int] = {}
+        for number, _, digest in sorted(self._structures):
+            first_of.setdefault(digest or "", number)
+        passes = map(self.find_pass, list(first_of.values())[:most])
+        return [backward_pass for backward_pass in passes if backward_pass is not None]
 
-    def _completed(self, passes: list[PassInfo], start: int) -> list[PassInfo]:
+    @cached_property
+    def _structures(self) -> list[tuple[int, int, str | None]]:
+        """The structures of passes with recorded nodes: for each the lowest number, the number of passes, and the
+        digest; each late pass for itself."""
+        late = [(number, 1, one.digest) for number, one in self._late_passes.items()]
+        return [one for one in (*self._pass_table.structures, *late) if one[2] != ""]
+
+    @property
+    def shapes(self) -> int:
+        """The number of structures that the passes have."""
+        return len({digest for _, _, digest in self._structures if digest})
+
+    @property
+    def passes_in_detail(self) -> int:
+        """The number of passes that have recorded nodes."""
+        return sum(count for _, count, _ in self._structures)
+
+    def _completed(self, passes: list[PassInfo]) -> list[PassInfo]:
         """The passes of a run that was killed. Passes that ended in its last moment had not been summed up yet."""
+        start = next((one.first for one in passes if one.last is None), None)
+        if start is None:
+            return passes
         numbers = sorted(self.strings)  # numbers of texts: they may be far apart
         digests = Digests([self.strings[number] for number in numbers])
         for chunk, (_, first, count, _) in enumerate(self.chunks.list):
@@ -338,14 +349,10 @@ class Trace(Tables):
                 digests.read(ByKind(begin, renumbered(events, numbers)), self._links_of(chunk)[skipped:])
         ended = {backward_pass.number: backward_pass for backward_pass in digests.take_finished()}
         return [
-            backward_pass._replace(
-                last=ended[backward_pass.number].last,
-                nodes=ended[backward_pass.number].nodes,
-                digest=ended[backward_pass.number].digest,
-            )
-            if backward_pass.last is None and backward_pass.number in ended
-            else backward_pass
-            for backward_pass in passes
+            one._replace(last=end.last, nodes=end.nodes, digest=end.digest)
+            if one.last is None and (end := ended.get(one.number)) is not None
+            else one
+            for one in passes
         ]
 
     # --- events
@@ -372,7 +379,7 @@ class Trace(Tables):
         kinds = sound.kinds_of(rows)
         sound.check_rows(rows, kinds, self._nameable)
         sound.check_nesting(rows["head"])
-        self._check_passes(self._passes_told, kinds, rows["a"])
+        self._check_passes(self._pass_table.all, kinds, rows["a"])
         self._check_places([error.site for error in self.errors])
         sound.check_marks(kinds, rows["a"], Kind.ERROR, [error.event for error in self.errors], [])
 
@@ -382,33 +389,19 @@ class Trace(Tables):
         stored = {
             "text": sound.Numbers(self.strings),
             "rule": sound.Numbers(self.rules),
-            "pass": sound.Numbers(self._passes_nameable),
+            "pass": sound.Numbers(self._pass_table.numbers.tolist()),
         }
         return sound.Known(sound.Numbers(self._frames), stored)
 
-    @property
-    def _passes_nameable(self) -> list[int]:
-        return [backward_pass.number for backward_pass in self._passes_told]
-
     def _check_passes(self, passes: list[PassInfo], kinds: np.ndarray, firsts: np.ndarray) -> None:
         """Check that passes begin and end at events of that kind; `firsts` are the first columns of the events."""
-        self._check_places([backward_pass.site for backward_pass in passes])
-        ended = [
-            backward_pass
-            for backward_pass in passes
-            if backward_pass.last is not None and backward_pass.last < len(kinds)
-        ]
-        sound.check_marks(
-            kinds,
-            firsts,
-            Kind.PASS_BEGAN,
-            [backward_pass.first for backward_pass in passes],
-            [backward_pass.number for backward_pass in passes],
-        )
-        lasts = [backward_pass.last or 0 for backward_pass in ended]
-        sound.check_marks(
-            kinds, firsts, Kind.PASS_ENDED, lasts, [backward_pass.number for backward_pass in ended]
-        )
+        self._check_places([one.site for one in passes])
+        began = [(one.first, one.number) for one in passes]
+        ended = [(one.last, one.number) for one in passes if one.last is not None and one.last < len(kinds)]
+        for kind, marks in ((Kind.PASS_BEGAN, began), (Kind.PASS_ENDED, ended)):
+            sound.check_marks(
+                kinds, firsts, kind, [event for event, _ in marks], [number for _, number in marks]
+            )
 
     def _check_places(self, sites: list[int]) -> None:
         if not self._nameable.sites.include(np.array(sites, np.int64)):
@@ -509,16 +502,6 @@ class Trace(Tables):
         """The number of nodes that were made or received a gradient."""
         nodes = [self.table(kind)["node"] for kind in (Kind.NODE, Kind.RECEIVED)]
         return int(np.count_nonzero(distinct(np.concatenate(nodes))))
-
-    @property
-    def shapes(self) -> int:
-        """The number of structures that the passes have."""
-        return len({backward_pass.digest for backward_pass in self.passes if backward_pass.digest})
-
-    @property
-    def passes_in_detail(self) -> int:
-        """The number of passes that have recorded nodes."""
-        return sum(backward_pass.is_in_detail for backward_pass in self.passes)
 
     @property
     def leaves_told(self) -> tuple[set[int], set[int]]:

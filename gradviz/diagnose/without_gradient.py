@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -28,31 +28,10 @@ _OFTEN = 3  # writes
 
 
 @dataclass(frozen=True, slots=True)
-class Wanting:
+class Wanting(Lacking):
     """A leaf that should learn and never got a gradient: why, and how sure it is that it should learn."""
 
-    lacking: Lacking
-    severity: str
-
-    @property
-    def leaf(self) -> int:
-        """The leaf."""
-        return self.lacking.leaf
-
-    @property
-    def lack(self) -> Lack:
-        """Why it never got a gradient."""
-        return self.lacking.lack
-
-    @property
-    def event(self) -> int:
-        """The event that explains it; −1 if there is none."""
-        return self.lacking.event
-
-    @property
-    def root(self) -> int:
-        """The root that it should lead to; 0 if none is concerned."""
-        return self.lacking.root
+    severity: str = WARNING
 
 
 def lacking(case: Case) -> list[Wanting]:
@@ -64,7 +43,9 @@ def lacking(case: Case) -> list[Wanting]:
         if why is not None:
             sure = severity if why.lack is not Lack.COPIED else WARNING
             if sure and not (sure == NOTE and (_is_left_as_it_is(case, why) or _is_searched(case, leaf))):
-                found.append(Wanting(why, sure))
+                found.append(
+                    Wanting(**{part.name: getattr(why, part.name) for part in fields(why)}, severity=sure)
+                )
     return found
 
 

@@ -61,10 +61,10 @@ def detached_path(case: Case) -> Iterator[Found]:
     cuts: dict[Site | None, list[Wanting]] = {}
     for lack in case.of(lacking):
         if lack.lack in (Lack.CUT, Lack.COPIED):
-            cuts.setdefault(case.query.of(Lacks).place(lack.lacking), []).append(lack)
+            cuts.setdefault(case.query.of(Lacks).place(lack), []).append(lack)
     for site, lacks in cuts.items():
         made = case.query.tensors.made(lacks[0].root)
-        owners = case.query.of(PassOwners).optimizers(lacks[0].lacking.pass_number)
+        owners = case.query.of(PassOwners).optimizers(lacks[0].pass_number)
         if owners and made is not None and made.index == lacks[0].event:
             yield _root_of_numbers(case, made, lacks)
             continue
@@ -91,7 +91,7 @@ def _not_returned(case: Case) -> Iterator[Found]:
     found: dict[str, list[Wanting]] = {}
     for lack in case.of(lacking):
         if lack.lack is Lack.NOT_RETURNED:
-            found.setdefault(lacks.function_without(lack.lacking), []).append(lack)
+            found.setdefault(lacks.function_without(lack), []).append(lack)
     for function, own in found.items():
         leaves = tuple(lack.leaf for lack in own)
         yield Found(
@@ -99,9 +99,9 @@ def _not_returned(case: Case) -> Iterator[Found]:
             f"returns None on the way to {'it' if len(leaves) == 1 else 'them'}",
             "return a gradient here, not None; or leave what is not to learn without requires_grad",
             (own[0].event,),
-            site=lacks.place(own[0].lacking),
-            node=lacks.node_of(own[0].lacking),
-            number=own[0].lacking.pass_number,
+            site=lacks.place(own[0]),
+            node=lacks.node_of(own[0]),
+            number=own[0].pass_number,
             tensors=leaves,
             severity=own[0].severity,
         )
@@ -155,7 +155,7 @@ def _told(case: Case, cut: Cut, why: str) -> str:
 
 def _root_of_numbers(case: Case, made: OpRan | TensorMade, lacks: list[Wanting]) -> Found:
     """The finding of a root that was made from plain numbers, as a new leaf."""
-    behind, lacking = [lack.leaf for lack in lacks], lacks[0].lacking
+    behind, lacking = [lack.leaf for lack in lacks], lacks[0]
     copied = copied_from(case.query, made) if isinstance(made, TensorMade) else 0
     source = case.words.called(copied) if copied else "loss"
     return Found(
@@ -187,9 +187,9 @@ def _as_numbers(case: Case) -> Iterator[Found]:
     by_event: dict[tuple[int, str], list[Wanting]] = {}
     for lack in case.of(lacking):
         if lack.lack is Lack.AS_NUMBER:
-            by_event.setdefault((lack.event, lack.lacking.reading), []).append(lack)
+            by_event.setdefault((lack.event, lack.reading), []).append(lack)
     for (event, reading), lacks in by_event.items():
-        leaves, result = tuple(lack.leaf for lack in lacks), lacks[0].lacking.result
+        leaves, result = tuple(lack.leaf for lack in lacks), lacks[0].result
         cure = f"use {case.words.called(result)} itself, which is a tensor"
         if reading.startswith("math."):
             cure = f"torch.{reading.removeprefix('math.')}  # not {reading}"
@@ -202,7 +202,7 @@ def _as_numbers(case: Case) -> Iterator[Found]:
                 reading,
             ),
             (event, *filter(None, (case.query.tensors.maker(result),))),
-            site=case.query.of(Lacks).place(lacks[0].lacking),
+            site=case.query.of(Lacks).place(lacks[0]),
             tensors=leaves,
             severity=NOTE if all(lack.severity == NOTE for lack in lacks) else WARNING,
         )

@@ -61,7 +61,7 @@ def off_loss_path(case: Case) -> Iterator[Found]:
     by_place: dict[Site | None, list[Wanting]] = {}
     for lack in case.of(lacking):
         if lack.lack is Lack.OFF_PATH:
-            by_place.setdefault(case.query.of(Lacks).place(lack.lacking), []).append(lack)
+            by_place.setdefault(case.query.of(Lacks).place(lack), []).append(lack)
     for site, own in by_place.items():
         leaves = [lack.leaf for lack in own]
         result = case.called(case.query.tensors.op(own[0].event).outputs)

@@ -6,7 +6,7 @@ import io
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import IO, Any, NoReturn, TextIO, cast
@@ -159,20 +159,26 @@ pass_option = click.option(
 )
 
 
+def one_of(choices: Iterable[str], *names: str, help: str = "", default: str = "") -> Callable[..., Any]:
+    """An option with some choices, of which the first is the default."""
+    kind = click.Choice([*choices])
+    return click.option(*names, type=kind, default=default or kind.choices[0], show_default=True, help=help)
+
+
 def format_option(*formats: str, what: str = "it") -> Callable[..., Any]:
     """The option `--format`, of which the first format is the default."""
-    help_text = f"How to print {what}."
-    return click.option(
-        "--format", "form", type=click.Choice(formats), default=formats[0], show_default=True, help=help_text
-    )
+    return one_of(formats, "--format", "form", help=f"How to print {what}.")
 
 
 def language_option(what: str) -> Callable[..., Any]:
     """The option `--lang`, the language of a screen or a lesson."""
-    choice = click.Choice(LANGUAGES)
-    return click.option(
-        "--lang", type=choice, default="en", show_default=True, help=f"The language of the {what}."
-    )
+    return one_of(LANGUAGES, "--lang", help=f"The language of the {what}.", default="en")
+
+
+def commands_option(example: str) -> Callable[..., Any]:
+    """The option `--commands`, with an example of commands."""
+    help = f'Run "{example}", or @FILE, and print plain text.'
+    return click.option("--commands", "text", metavar="COMMANDS", help=help)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from gradviz.cli.command_process import Job, perform
-from gradviz.cli.common import fail, say, stderr
+from gradviz.cli.common import commands_option, fail, say, stderr
 from gradviz.cli.export_moment import export_moment
 from gradviz.cli.running import SETTINGS, Program, prepared, runs_a_script, target_of, tell, trace_for
 from gradviz.diagnose.rule_settings import Settings as CheckSettings
@@ -58,12 +58,7 @@ Examples:
     show_default=True,
     help="Stop at the first NaN and at the first infinity.",
 )
-@click.option(
-    "--commands",
-    "text",
-    metavar="COMMANDS",
-    help='Run "continue; why; quit", or @FILE, and print plain text.',
-)
+@commands_option("continue; why; quit")
 @runs_a_script
 def debug(
     program: Program,

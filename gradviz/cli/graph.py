@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gradviz.cli.common import PATH, all_opened, fail, traces_argument
+from gradviz.cli.common import PATH, all_opened, fail, one_of, traces_argument
 from gradviz.system.paths import as_argument
 
 
@@ -40,12 +40,8 @@ Examples:
     "error; without these, in a small program the pass of an infinity or the last pass, in a larger program the first "
     "pass with a cut or the first pass]",
 )
-@click.option(
-    "--show",
-    type=click.Choice(["both", "forward", "backward"]),
-    default="both",
-    show_default=True,
-    help="What was computed, how gradients flow back, or both.",
+@one_of(
+    ("both", "forward", "backward"), "--show", help="What was computed, how gradients flow back, or both."
 )
 @click.option("--all", "whole", is_flag=True, help="Draw the whole run, without folding.")
 @click.option("--depth", type=click.IntRange(0), metavar="N", help="Open N levels of scopes and repetitions.")
@@ -56,13 +52,7 @@ Examples:
     help="Each place of the program as one box, or each step of a loop [default: what is clearer].",
 )
 @click.option("--around", metavar="NODE", help="Only what is near NODE (a name, an id, or FILE:LINE).")
-@click.option(
-    "--hops",
-    type=click.IntRange(0),
-    default=3,
-    show_default=True,
-    help="The reach of --around.",
-)
+@click.option("--hops", type=click.IntRange(0), default=3, show_default=True, help="The reach of --around.")
 @click.option("--from", "start", metavar="A", help="Only the paths from A (to --to B).")
 @click.option("--to", "end", metavar="B", help="Only the paths to B (from --from A).")
 @click.option("--only-grad", is_flag=True, help="Only what requires grad.")
@@ -77,11 +67,9 @@ Examples:
     metavar="EDIT",
     help="Show at each box what it would be with NAME=NUMBER, or without OP@LINE, as in gradviz what-if.",
 )
-@click.option(
+@one_of(
+    ("graph", "textbook"),
     "--style",
-    type=click.Choice(["graph", "textbook"]),
-    default="graph",
-    show_default=True,
     help="`textbook`: gates and wires, the value above and the gradient below, for small graphs.",
 )
 @click.option(
@@ -90,7 +78,7 @@ Examples:
     help="Other names for the tensors of a picture, in the order of their making.",
 )
 @click.option("--legend", is_flag=True, help="Draw the legend of all symbols, instead of a trace.")
-@click.option("--theme", type=click.Choice(["light", "dark"]), default="light", show_default=True)
+@one_of(("light", "dark"), "--theme")
 @click.option(
     "--rankdir",
     type=click.Choice(["TB", "LR"]),

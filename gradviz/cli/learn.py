@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from gradviz.cli.common import PATH, fail, language_option, show_all_on_stdout
+from gradviz.cli.common import PATH, commands_option, fail, language_option, show_all_on_stdout
 from gradviz.cli.export_moment import export_in_lesson
 from gradviz.learn.lesson import Exercise, Lesson, Score, keep, lesson_called, lessons, scores
 from gradviz.replaying import changes_with
@@ -37,12 +37,7 @@ Examples:
 )
 @click.argument("name", required=False, metavar="[LESSON|FILE.toml]")
 @language_option("lesson")
-@click.option(
-    "--commands",
-    "text",
-    metavar="COMMANDS",
-    help='Run "question; answer 0.6", or @FILE, and print plain text.',
-)
+@commands_option("question; answer 0.6")
 @click.option(
     "--page",
     type=PATH,

@@ -24,7 +24,7 @@ from rich.console import Group
 from rich.text import Text
 
 from gradviz.background import Background
-from gradviz.cli.common import all_opened, fail, line_of_error, say, stderr
+from gradviz.cli.common import all_opened, fail, line_of_error, one_of, say, stderr
 from gradviz.cli.findings import hints
 from gradviz.diagnose import Finding
 from gradviz.diagnose.rule_settings import Settings
@@ -53,18 +53,12 @@ SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 _PARAMETERS = (
     click.option("-m", "module", metavar="MODULE", help="Run a module, as `python -m` does."),
     click.option("-o", "output", type=click.Path(path_type=Path), help="The trace [default: here, named after SCRIPT]"),
-    click.option(
-        "--engine",
-        type=click.Choice(["auto", "numpy", "torch"]),
-        default="auto",
-        show_default=True,
+    one_of(
+        ("auto", "numpy", "torch"), "--engine",
         help="What `import torch` gives: PyTorch, gradviz's NumPy engine, or (auto) PyTorch where it is installed.",
     ),
-    click.option(
-        "--values",
-        type=click.Choice(GRADES),
-        default="stats",
-        show_default=True,
+    one_of(
+        GRADES, "--values", default="stats",
         help="Which values of tensors to keep; small tensors are kept in full unless `none`. `inputs`: what a pass can "
         "be run again from, for what-if.",
     ),

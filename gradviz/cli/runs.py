@@ -15,7 +15,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from gradviz.cli.common import PATH, fail, how_ended, json_option, patience, wide_console
+from gradviz.cli.common import PATH, fail, how_ended, json_option, one_of, patience, wide_console
 from gradviz.compare import diff
 from gradviz.diagnose import check
 from gradviz.diagnose.finding import SEVERITIES
@@ -61,11 +61,9 @@ Examples:
 """
 )
 @click.argument("folder", type=PATH, default=".")
-@click.option(
+@one_of(
+    ("name", "loss", "findings"),
     "--sort",
-    type=click.Choice(["name", "loss", "findings"]),
-    default="name",
-    show_default=True,
     help="What comes first: by name, the lowest last loss, the gravest findings.",
 )
 @json_option

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gradviz.cli.common import all_opened, fail, language_option, traces_argument
+from gradviz.cli.common import all_opened, commands_option, fail, language_option, traces_argument
 from gradviz.cli.export_moment import export_moment
 from gradviz.errors import GradvizError
 from gradviz.query.ranks import label_of, ranked_traces
@@ -47,9 +47,7 @@ Examples:
 @click.option(
     "--finding", "number", type=click.IntRange(1), metavar="N", help="Begin at finding N of `gradviz check`."
 )
-@click.option(
-    "--commands", "text", metavar="COMMANDS", help='Run "next; back; goto 5", or @FILE, and print plain text.'
-)
+@commands_option("next; back; goto 5")
 @language_option("screen")
 def step(traces: tuple[Path, ...], at: int, number: int | None, text: str | None, lang: str) -> None:
     """Step through TRACE event by event: the source, the gradients, the leaves. Default: the newest *.gradviz here.

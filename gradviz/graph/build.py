@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from gradviz.graph.model import Edge, Graph, Ids, Node, Scope, no_collection
 from gradviz.graph.node_values import fill_values, name_gradients
 from gradviz.query import FIRST, Query, State
 from gradviz.query.bad_numbers import bad_numbers
-from gradviz.query.flow import Reason, computed_from, why_no_node
+from gradviz.query.flow import Reason, computed_from, reach, why_no_node
 from gradviz.query.function_calls import FunctionCalls
 from gradviz.query.nodes import ACCUMULATE
 from gradviz.query.ops import function_name
@@ -755,18 +756,15 @@ def _begins_with(query: Query, leaf: State, before: int) -> bool:
     tensors = query.tensors
     if not tensors.is_leaf_that_requires_grad(leaf.tensor, before):
         return False
-    stack, seen = [leaf], {leaf}
-    while stack:
-        state = stack.pop()
+
+    def earlier(state: State) -> Iterable[State]:
         event = tensors.op_that_made(state)
-        earlier = _before_without_op(query, Part(), state) if event is None else tensors.reads(event)
-        for source in earlier:
-            if source and source not in seen:
-                if tensors.requires_grad(source.tensor, tensors.last_event(source, before)):
-                    return False
-                seen.add(source)
-                stack.append(source)
-    return True
+        return (
+            _before_without_op(query, Part(), state) if event is None else filter(None, tensors.reads(event))
+        )
+
+    sources = islice(reach([leaf], earlier), 1, None)
+    return not any(tensors.requires_grad(one.tensor, tensors.last_event(one, before)) for one in sources)
 
 
 def _before_without_op(query: Query, part: Part, state: State) -> list[State]:

@@ -33,6 +33,7 @@ from gradviz.page.views import Shared, Sources, view
 from gradviz.pictures.render import DrawError, svg
 from gradviz.pictures.textbook import MOST, textbook
 from gradviz.query import Query
+from gradviz.query.flow import reach
 from gradviz.tracefile import PassInfo, Trace
 from gradviz.words import Words
 from gradviz.words.escape import plain
@@ -266,16 +267,10 @@ def computing(ops: Collection[str]) -> str:
     texts = [here.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in COMPUTING]
     code = _COMMENT.sub("", only_rows("".join(texts), ops))
     parts = {found[1]: found[0] for found in _DECLARED.finditer(code)}
-    needed: set[str] = set()
-    waiting = ["computedPass", "recordedLeaves", "isReproduced"]
-    functions = ", ".join(waiting)
-    while waiting:
-        name = waiting.pop()
-        if name not in needed:
-            needed.add(name)
-            waiting += parts.keys() & set(_NAME.findall(parts[name]))
+    asked = ("computedPass", "recordedLeaves", "isReproduced")
+    needed = set(reach(asked, lambda name: parts.keys() & set(_NAME.findall(parts[name]))))
     kept = in_short("".join(text for name, text in parts.items() if name in needed))
-    return f"const passAgain = (() => {{\n{kept}return {{ {functions} }};\n}})();"
+    return f"const passAgain = (() => {{\n{kept}return {{ {', '.join(asked)} }};\n}})();"
 
 
 def _listed(finding: ListedFinding, sources: Sources) -> dict[str, Any]:

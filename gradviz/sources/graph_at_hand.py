@@ -16,6 +16,7 @@ from gradviz.engine.nn.parameter import Parameter
 from gradviz.events.field_types import Edge, Saved
 from gradviz.events.kinds import REQUIRES_GRAD
 from gradviz.events.listener import NO_RULE, Listener, State
+from gradviz.query.flow import reach
 from gradviz.sources import pytorch
 from gradviz.sources.called import Scopes, Step, calls, parameters_of
 from gradviz.sources.pass_at_hand import check_root, tell_pass
@@ -231,11 +232,5 @@ def key_of(edge: NodeEdge) -> Key:
 
 def reached(roots: Sequence[Any]) -> list[Any]:
     """The nodes that `roots` lead to, including `roots`; inputs come before the nodes computed from them."""
-    nodes = set(roots)
-    stack = [*nodes]
-    while stack:
-        for target in map(edge_node, stack.pop().edges):
-            if target is not None and target not in nodes:
-                nodes.add(target)
-                stack.append(target)
+    nodes = reach(roots, lambda node: map(edge_node, node.edges))
     return sorted(nodes, key=lambda node: node.number)

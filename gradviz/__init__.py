@@ -51,8 +51,8 @@ def load_ipython_extension(shell: Any) -> None:
 if not TYPE_CHECKING:  # a type checker would take any name for one that this gives
 
     def __getattr__(name: str) -> Any:
-        """What is public, loaded when it is first asked for. Raises AttributeError for any other name, with a hint
-        where PyTorch's names are."""
+        """A public name, loaded when it is first used. Raises AttributeError for any other name, with a hint where
+        PyTorch's names are."""
         if name in _FOUND_IN:
             from importlib import import_module
 

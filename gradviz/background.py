@@ -55,7 +55,7 @@ class Background:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has begun and is not over."""
+        """Whether the work has begun and is not over."""
         return self.over.locked()
 
     def join(self) -> None:

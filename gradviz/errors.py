@@ -9,7 +9,7 @@ DEBUG = "GRADVIZ_DEBUG"  # set in the environment, it lets tracebacks through
 
 
 def tracebacks_are_wanted() -> bool:
-    """Whether errors that nobody foresaw are to be seen, not told in one line."""
+    """Whether an unexpected error is shown with its traceback, not in one line."""
     return bool(os.environ.get(DEBUG))
 
 
@@ -23,7 +23,7 @@ class GradvizError(Exception):
 
 
 def text_of(thing: object) -> str:
-    """What `str` gives, of things too whose text cannot be had."""
+    """The text that `str` gives, or a text in its place if `str` fails."""
     try:
         return str(thing)
     except Exception:

@@ -41,8 +41,8 @@ class NotExported(GradvizError):
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What is written of one run: its curves, each with its title and what it is over; the histograms of leaves, each
-    with its title, its pass, the counts and the edges of its bins; and what `gradviz.check` finds."""
+    """The parts of a run that are written: its curves, each with its title and its axis (`pass`, `step`); the
+    histograms of leaves, each with its title, its pass, the counts and the edges of its bins; and its findings."""
 
     curves: Sequence[tuple[str, str, NamedCurve]]
     histograms: Sequence[tuple[str, int, np.ndarray, np.ndarray]]

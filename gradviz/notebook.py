@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Part(TypedDict, total=False):
-    """What of a run is drawn: see `gradviz.graph.build.build`."""
+    """The part of a run that is drawn: see `gradviz.graph.build.build`."""
 
     passes: int | None
     show: Literal["both", "forward", "backward"]

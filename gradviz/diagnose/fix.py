@@ -481,7 +481,7 @@ def rewritten(source: SourceText, node: ast.expr, new: str) -> list[Edit]:
 
 
 def _meaning(source: SourceText, edits: list[Edit]) -> str:
-    """What a program says with edits, however it is written; empty if that is no Python."""
+    """A program with edits as its tree, however it is written; empty if that is no Python."""
     parsed = _parsed(source.edited(edits))
     return ast.dump(parsed.tree) if parsed is not None else ""
 

@@ -76,7 +76,7 @@ def account_text(trace: Trace, leaf: int) -> list[Text]:
 
 
 def _told(words: Words, account: Account) -> Iterator[str]:
-    """What became of a tensor: a part for each stretch of its steps, and why it has no gradient."""
+    """The history of a tensor: a part for each stretch of its steps, and why it has no gradient."""
     stretches = account.stretches
     steps = 1 + (stretches[-1].last - stretches[0].first if stretches else 0)
     for stretch in stretches[:2] + stretches[-1:] * (len(stretches) > 2):

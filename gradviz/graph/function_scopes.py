@@ -146,7 +146,7 @@ class _Renaming:
         return result
 
     def _unique_names(self) -> dict[tuple[str, ...], str]:
-        """What each call is named in its path: `norm()`, or with the line if several lines call it. The key is the
+        """The name of each call in its path: `norm()`, or with the line if several lines call it. The key is the
         path of names and sites around a call, and its own."""
         by_name: defaultdict[tuple[str, ...], dict[int, FunctionCall]] = defaultdict(dict)
         for node, calls in self._rows:

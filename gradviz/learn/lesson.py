@@ -383,7 +383,8 @@ class Exercise:
         session.words.trend.cache_clear()
 
     def told_with(self, words: Words, number: int | None, sets: Sequence[str]) -> list[str]:
-        """What a pass gives with other values, as lines. Raises CommandError for what the open question asks for."""
+        """The results of a pass with other values, as lines. Raises CommandError for the values that the open question
+        asks about."""
         if self.question is not None and _plain(self.question.set) in ("", *map(_plain, sets)):
             raise CommandError(self.say("first"))
         assert self.changes is not None
@@ -542,7 +543,7 @@ def _asked_for(session: Session, question: Question, event: Produced) -> list[in
 
 
 def _plain(text: str) -> str:
-    """What is set, without spaces."""
+    """The value to set, without spaces."""
     return "".join(text.split())
 
 

@@ -128,7 +128,7 @@ class _Pass:
         return -made.index - 1 if made is not None and _is_in_place(made, tensor) else tensor
 
     def _versions(self, calls: Sequence[OpRan]) -> dict[int, list[list[int]]]:
-        """Of each tensor that ops in place change, their events and the numbers of what it was from there on."""
+        """For each tensor that ops in place change: the event of each op, and the version from there on."""
         changed: dict[int, list[list[int]]] = {}
         for call in calls:
             if _is_in_place(call, call.outputs[0]):

@@ -1,4 +1,4 @@
-"""What a version of PyTorch defines as the gradient of an op at a tie, at a bound, or where there is no derivative.
+"""The gradient of an op that a version of PyTorch defines at a tie, at a bound, or where there is no derivative.
 
 The table at_points.json is made by tests/versions/points.py, which runs the ops on each tested version. The version is
 the one that the trace names; gradviz's own engine follows one version."""

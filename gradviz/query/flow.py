@@ -46,8 +46,8 @@ def reach(
     most: int = MOST,
     came: dict[_T, _T | None] | None = None,
 ) -> Iterator[_T]:
-    """What `onward` leads to from `starts`: these first, then by distance, at most `most`. 0 stands for nothing and is
-    left out. `came` is filled with what each was reached from, None for a start."""
+    """The things that `onward` leads to from `starts`: these first, then by distance, at most `most`. 0 is left
+    out. `came` is filled with what each was reached from, None for a start."""
     came = {} if came is None else came
     came |= dict.fromkeys(starts)
     waiting = deque(one for one in came if one)

@@ -78,7 +78,7 @@ class PassedArguments(Lookup):
         return set(self.trace.table(Kind.SCOPE_ENTERED).sites.tolist())
 
     def _given(self, frame: Site, caller: Site, operand: str) -> str:
-        """What a caller gives for a parameter of the function of a frame; empty if it is not known."""
+        """The argument that a caller gives for a parameter of the function of a frame; empty if it is not known."""
         name = frame.place.function.rpartition(".")[2]
         function = function_around(self._tree(frame.place.file), frame.place.line, name)
         call = self._call(caller.number)

@@ -72,7 +72,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What became of a leaf: the optimizers that hold it, the passes that gave it a gradient, its stretches, and why it
+    """The history of a leaf: the optimizers that hold it, the passes that gave it a gradient, its stretches, and why it
     lacks a gradient, if no pass gives it one."""
 
     leaf: int
@@ -230,7 +230,7 @@ class Ledger:
     # --- of one leaf
 
     def of(self, leaf: int) -> Account:
-        """What became of a leaf."""
+        """The history of a leaf."""
         start, end = np.searchsorted(self.rows.leaves, [leaf, leaf + 1]).tolist()
         stretches = tuple(self._stretches(start, end))
         came = self.trace.table(Kind.ACCUMULATED)

@@ -482,8 +482,8 @@ class Labels(Lookup):
         return re.match(rf"(\w+\.)*{re.escape(maker.how)}\(", text) is not None and text.endswith(")")
 
     def saved_result(self, tensor: int) -> int:
-        """The result of an op that a tensor is the saved form of, in a derivative that is differentiated again; 0 if
-        there is none."""
+        """The result of an op whose saved form this tensor is, in a derivative that is differentiated again; 0 if there
+        is none."""
         maker = self.tensors.made(tensor)
         if not isinstance(maker, TensorMade) or maker.how != EARLIER:
             return 0

@@ -1,5 +1,5 @@
-"""What happens to gradients between ranks: the collectives that those of a pass went through, themselves or in a copy
-of several, and the scalings of parts of gradients that lie on several ranks, as by a clip that is written by hand."""
+"""The way of gradients between ranks: the collectives that the gradients of a pass went through, themselves or in a
+copy of several, and the scalings of parts of gradients that lie on several ranks, as by a clip written by hand."""
 
 from __future__ import annotations
 

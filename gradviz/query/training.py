@@ -28,9 +28,9 @@ _ZEROING = ("zero_", "zero_grad")
 @dataclass(frozen=True, slots=True)
 class Lives:
     """The changes to gradients, sorted by leaf and event. At `events[i]` the `.grad` of `leaves[i]` was accumulated
-    into, cleared, changed, or used by a step (`whats[i]`); or it is another than before, and what has happened to it is
-    UNKNOWN. `numbers[i]` is the pass, or the optimizer. `windows[i]` is a number that rises with each leaf, and each
-    time that a gradient is cleared or no longer known."""
+    into, cleared, changed, or used by a step (`whats[i]`). UNKNOWN means that the `.grad` differs from before, and no
+    event says why. `numbers[i]` is the pass, or the optimizer. `windows[i]` is a number that rises with each leaf, and
+    each time that a gradient is cleared or no longer known."""
 
     leaves: np.ndarray
     events: np.ndarray

@@ -125,9 +125,7 @@ def argument_of(tree: Any, call: Call) -> Argument:
             return Argument("plain", float(of))
         if kind in _NAMED and isinstance(of, str):
             return Argument(kind, of)
-    raise ReplayError(
-        f"{clean(call.function)} has arguments of a form that there is not: the trace is damaged"
-    )
+    raise ReplayError(f"{clean(call.function)} has arguments of an unknown form: the trace is damaged")
 
 
 def plan_of(

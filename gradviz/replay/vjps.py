@@ -45,7 +45,7 @@ class PathsAlone:
         return gradient
 
     def _sent(self, step: Step, upstream: Sequence[np.ndarray | None]) -> np.ndarray:
-        """What the node that a step comes from sends along its edge, given other gradients than those of the pass."""
+        """The gradient that the node of a step sends along its edge, given other gradients than those of the pass."""
         node, position, _, recorded, event = step.arrival
         gave = self._elements(recorded, event)
         received = self._received_by(node)
@@ -152,7 +152,7 @@ class PathsAlone:
 def _by_elements(
     reason: str, gave: np.ndarray, received: np.ndarray, upstream: np.ndarray | None
 ) -> np.ndarray:
-    """What an elementwise node sends, by the derivative of each element, which is known where its gradient was not
+    """The gradient that an elementwise node sends. The derivative of each element is known where its gradient was not
     zero. Raises ReplayError with a reason otherwise."""
     if upstream is None or not gave.shape == received.shape == upstream.shape:
         raise ReplayError(reason)

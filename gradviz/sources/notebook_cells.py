@@ -51,14 +51,14 @@ def follow_cells(shell: Any) -> None:
 
 
 def cell_name(path: str) -> str | None:
-    """What the cell is called whose code has this file name; None if it is no cell."""
+    """The name of the cell whose code has this file name; None if it is no cell."""
     told = getattr(getattr(_shell(), "compile", None), "format_code_name", None)
     label = told(path) if told is not None else None
     return label[1] if label is not None else None
 
 
 def cell_around(frame: FrameType | None) -> str | None:
-    """What the cell is called whose code runs at or above a frame; None if there is none."""
+    """The name of the cell whose code runs at or above a frame; None if there is none."""
     while frame is not None:
         name = cell_name(frame.f_code.co_filename)
         if name is not None:
@@ -93,7 +93,7 @@ def notebook_meta(frame: FrameType | None) -> dict[str, str]:
 
 
 def cell_links(trace: Trace) -> Mapping[str, str]:
-    """What the cells of a trace are reached by in this notebook: links by their names, to be formatted with `line`.
+    """The links to the cells of a trace in this notebook, by their names, to be formatted with `line`.
     Empty for a trace of another notebook, and where no links are known."""
     shell = _shell()
     if shell is None or trace.meta.get(KERNEL) != _OURS:

@@ -397,8 +397,8 @@ class Replay:
         return gradient
 
     def sent(self, fn: Any, position: int, upstream: Sequence[torch.Tensor | None]) -> torch.Tensor:
-        """What a node sends along one of its edges, given the gradients of its first outputs. Raises ReplayError for a
-        node that is None or cannot run by itself."""
+        """The gradient that a node sends along one of its edges, given the gradients of its first outputs. Raises
+        ReplayError for a node that is None or cannot run by itself."""
         if fn is None:
             raise ReplayError("the pass went through other nodes than the replay")
         received: list[torch.Tensor | None] = [None] * len(fn._input_metadata)

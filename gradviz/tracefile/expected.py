@@ -1,8 +1,8 @@
 """The two forms of the packed arrays of a chunk in the file: as they are, or by what repeats in them.
 
 A training loop emits the same events again and again. After one *period* each number is as it was, or it has grown by
-as much as in the period before. So the file has only those numbers of an array that differ from what the two periods
-before them let expect. Values do not repeat: their bytes are rearranged, the same byte of the same tensor in all
+as much as in the period before. So the file has only the numbers of an array that do not continue the two periods
+before them. Values do not repeat: their bytes are rearranged, the same byte of the same tensor in all
 periods together, because zlib packs that better.
 """
 

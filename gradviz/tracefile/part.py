@@ -173,7 +173,7 @@ class Growing(Trace):
         new = sorted(set(events))
         with told_of(self.path):
             if new and not 0 <= new[0] <= new[-1] < self.count:
-                raise ValueError("it tells of an event that there is not")
+                raise ValueError("it names an event that is not in it")
         new = [event for event in new if not self._seen[event]]
         for event in new:
             if not self._seen[event]:
@@ -318,7 +318,7 @@ class Part(Growing):
         rows = self._rows("SELECT site, op, is_last FROM site_ops")
         with told_of(self.path):
             if not self._nameable.sites.include(np.array([site for site, _, _ in rows], np.int64)):
-                raise ValueError("an op ran at a place that there is not")
+                raise ValueError("an op ran at a place that is not in the trace")
         pairs = distinct(np.array([site << 32 | op for site, op, _ in rows], np.int64))
         return SiteOps(pairs, {site: op for site, op, is_last in rows if is_last})
 

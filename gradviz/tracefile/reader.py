@@ -405,7 +405,7 @@ class Trace(Tables):
 
     def _check_places(self, sites: list[int]) -> None:
         if not self._nameable.sites.include(np.array(sites, np.int64)):
-            raise ValueError("a pass or an error is at a place that there is not")
+            raise ValueError("a pass or an error is at a place that is not in the trace")
 
     @cached_property
     def kinds(self) -> np.ndarray:

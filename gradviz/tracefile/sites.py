@@ -287,7 +287,7 @@ class Sites:
         return known
 
     def name_of(self, path: str) -> str:
-        """What a file is called. A name that another file has already is not given again."""
+        """The name of a file; no two files have the same."""
         name = self.names.get(path)
         if name is None:
             cell = self.cell_name(path)

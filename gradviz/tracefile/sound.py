@@ -140,7 +140,7 @@ def check_heads(numbers: np.ndarray) -> None:
     """Check that the first of many events, given by their rows as numbers, is of a known kind: so a file of zeros, or
     of chance, is not read further."""
     if len(numbers) and not _FIRST <= int(numbers[0]) & 0xFF <= _LAST:
-        raise ValueError("an event of a kind that there is not")
+        raise ValueError("an event of an unknown kind")
 
 
 _FIRST, _LAST = min(LAYOUTS), max(LAYOUTS)
@@ -186,16 +186,18 @@ def check_rows(rows: np.ndarray, kinds: np.ndarray, known: Known, first: int = 0
     """Check that the rows of a run's events, beginning with event `first`, fit together and name only what is there."""
     numbers = rows.view(np.uint32).reshape(len(rows), len(_PLACES))
     if len(kinds) and not _FIRST <= kinds.min() <= kinds.max() <= _LAST:
-        raise ValueError("an event of a kind that there is not")
+        raise ValueError("an event of an unknown kind")
     most = _bounds(known)
     for start in range(0, len(numbers), _BLOCK):
         block, kinds_of_block = numbers[start : start + _BLOCK], kinds[start : start + _BLOCK]
         if np.any(block > most.take(kinds_of_block, axis=0)) or np.any(
             block[:, _LINKS] < _LEAST_LINKS.take(kinds_of_block)
         ):
-            raise ValueError("an event names what there is not, or has links to spare, or too few")
+            raise ValueError(
+                "an event names something that is not in the trace, or has too many links, or too few"
+            )
     if not (known.sites.are_all or known.sites.include(numbers[:, _SITE])):
-        raise ValueError("an event is at a place that there is not")
+        raise ValueError("an event is at a place that is not in the trace")
     for how, there in known.stored.items():
         if not there.are_all:
             _check_named(how, there, numbers, kinds)
@@ -224,7 +226,7 @@ def _check_named(how: str, there: Numbers, numbers: np.ndarray, kinds: np.ndarra
     """Check that events name only what is there, where bounds cannot: its numbers have gaps."""
     for kind, column in _NAMING[how]:
         if not there.include(numbers[kinds == kind, column]):
-            raise ValueError(f"an event names a {how} that there is not")
+            raise ValueError(f"an event names a {how} that is not in the trace")
 
 
 def _check_earlier(distances: np.ndarray, places: np.ndarray, kinds: np.ndarray, first: int) -> None:
@@ -255,7 +257,7 @@ def check_marks(
     all events) are the numbers in the table (empty: any)."""
     places = np.array(events, np.int64)
     if len(places) and not (places.min() >= 0 and places.max() < len(kinds)):
-        raise ValueError(f"a {kind.name} at an event that there is not")
+        raise ValueError(f"a {kind.name} at an event that is not in the trace")
     if np.any(kinds[places] != kind) or (told and np.any(firsts[places] != np.array(told, np.int64))):
         raise ValueError(f"a {kind.name} at an event that is none")
 
@@ -310,7 +312,7 @@ def check_values(
     """Check that every state has a known form, and as many bytes of a value as that form and its grade need."""
     highest = max(known, default=0)
     if int(forms.max(initial=0)) > highest or int(grades.max(initial=0)) > CHANGED:
-        raise ValueError("a state has a form, or a value of a kind, that there is not")
+        raise ValueError("a state has an unknown form, or a value of an unknown kind")
     needed = np.full((highest + 1, 4), _IMPOSSIBLE, np.int64)
     needed[0, NO_VALUE] = 0
     for number, form in known.items():

@@ -63,17 +63,17 @@ class Snapshot:
 
     @property
     def is_leaf(self) -> bool:
-        """Whether it was a leaf, as is every tensor that does not require grad."""
+        """Whether the tensor was a leaf, as every tensor is that does not require grad."""
         return bool(self.flags & LEAF) or not self.requires_grad
 
     @property
     def requires_grad(self) -> bool:
-        """Whether it required grad."""
+        """Whether the tensor required grad."""
         return bool(self.flags & REQUIRES_GRAD)
 
     @property
     def is_view(self) -> bool:
-        """Whether it was a view of another tensor."""
+        """Whether the tensor was a view of another tensor."""
         return bool(self.flags & VIEW)
 
 

@@ -1,4 +1,4 @@
-"""What PyTorch defines at a point without a derivative, in words: `at (0, 0)`, `PyTorch 2.13`, `0`."""
+"""The gradient that PyTorch defines at a point without a derivative, in words: `at (0, 0)`, `PyTorch 2.13`, `0`."""
 
 from __future__ import annotations
 

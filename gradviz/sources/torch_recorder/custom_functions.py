@@ -121,7 +121,7 @@ class RunningFunction:
             return None
 
     def _added(self, at: int) -> Any:
-        """What was added in place to the gradient of an argument; None for nothing."""
+        """The gradient that was added in place to the gradient of an argument; None if none was."""
         buffer = self.buffers.get(at)
         if buffer is None:
             return None

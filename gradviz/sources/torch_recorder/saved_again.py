@@ -28,7 +28,7 @@ _OF_ONE = {"layer_norm", "softmax", "log_softmax"}
 
 
 def of_pytorch(functions: Iterable[Any]) -> set[Any]:
-    """Those functions that are PyTorch's own Python code: a program may have put its own in their places."""
+    """The functions that are PyTorch's own Python code: a program may have replaced some by its own."""
     return {
         function
         for function in functions

@@ -10,21 +10,9 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind, OpRan
+from gradviz.query import ops as op_sets
 from gradviz.query.collective_calls import sent
 from gradviz.query.flow import is_square, op_behind, op_of, reach
-from gradviz.query.ops import (
-    ADDING,
-    CONVERTING,
-    DIVIDING,
-    LOG_PROBABILITIES,
-    LOSSES,
-    MULTIPLYING,
-    NEGATING,
-    REDUCTIONS,
-    RESHAPING,
-    SUBTRACTING,
-    SUMS,
-)
 from gradviz.query.training import ACCUMULATED, STEPPED
 from gradviz.sets import contained, distinct, ranked, without
 
@@ -33,7 +21,7 @@ _SITES = 8  # the most lines with passes that are looked at
 _DIRECT = 64  # the most nodes next to leaves that are looked at
 _NEAR = 16  # the most tensors behind a factor that are looked at
 _OF_ACTIONS = 64  # the same behind a sum of log-probabilities of several actions
-_ADDING_UP = SUMS | REDUCTIONS | MULTIPLYING | DIVIDING | NEGATING
+_ADDING_UP = op_sets.SUMS | op_sets.REDUCTIONS | op_sets.MULTIPLYING | op_sets.DIVIDING | op_sets.NEGATING
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,14 +251,14 @@ def in_weights(case: Case) -> Iterator[Link]:
     """Links from the product of a log-probability and an advantage to the baseline, as in actor-critic methods. The
     advantage is the difference of data and the baseline, which is the output of another network."""
     ops = case.trace.table(Kind.OP)
-    chosen = case.trace.named(ops["op"], MULTIPLYING) & (ops["in_pass"] == 0) & ops["grad_enabled"]
+    chosen = case.trace.named(ops["op"], op_sets.MULTIPLYING) & (ops["in_pass"] == 0) & ops["grad_enabled"]
     for event in case.first_of_sites(ops.events[chosen]):
         op = ops.object(event)
         if len(op.inputs) != 2:
             continue
         for factor, weight in (op.inputs, op.inputs[::-1]):
             difference = op_of(case.query, weight) if weight else None
-            if difference is None or difference.op not in SUMS or not _node(case, weight):
+            if difference is None or difference.op not in op_sets.SUMS or not _node(case, weight):
                 continue
             if _is_half_data(case, difference) and _node(case, factor) and _is_logarithm(case, factor):
                 behind = Behind(case)
@@ -283,7 +271,11 @@ def in_weights(case: Case) -> Iterator[Link]:
 def _candidates(case: Case) -> Iterator[OpRan]:
     """The first op of each line that compares two tensors that require grad."""
     ops = case.trace.table(Kind.OP)
-    chosen = case.trace.named(ops["op"], LOSSES | SUBTRACTING) & (ops["in_pass"] == 0) & ops["grad_enabled"]
+    chosen = (
+        case.trace.named(ops["op"], op_sets.LOSSES | op_sets.SUBTRACTING)
+        & (ops["in_pass"] == 0)
+        & ops["grad_enabled"]
+    )
     for event in case.first_of_sites(ops.events[chosen]):
         op = ops.object(event)
         if len(op.inputs) >= 2 and all(op.inputs[:2]) and not _is_sum_of_terms(case, op):
@@ -308,7 +300,7 @@ def _is_sum_of_terms(case: Case, op: OpRan) -> bool:
 def _sides(case: Case, op: OpRan) -> list[tuple[int, int]]:
     """The pairs (prediction, target) of an op. A difference may have them in either order, so it has two pairs."""
     a, b = op.inputs[:2]
-    return [(a, b), (b, a)] if op.op in SUBTRACTING else [(a, b)]
+    return [(a, b), (b, a)] if op.op in op_sets.SUBTRACTING else [(a, b)]
 
 
 def _node(case: Case, tensor: int) -> int:
@@ -318,8 +310,8 @@ def _node(case: Case, tensor: int) -> int:
 
 def _is_bootstrapped(case: Case, target: int) -> bool:
     """Whether a target is the sum of data and the output of a network."""
-    op = op_behind(case.query, target, RESHAPING | CONVERTING)
-    return op is not None and op.op in ADDING and _is_half_data(case, op)
+    op = op_behind(case.query, target, op_sets.RESHAPING | op_sets.CONVERTING)
+    return op is not None and op.op in op_sets.ADDING and _is_half_data(case, op)
 
 
 def _is_half_data(case: Case, op: OpRan) -> bool:
@@ -345,4 +337,4 @@ def _is_logarithm(case: Case, tensor: int) -> bool:
         return () if op is None else op.inputs
 
     makers = (op_of(case.query, source) for source in reach([tensor], onward, _OF_ACTIONS))
-    return any(op is not None and op.op in LOG_PROBABILITIES for op in makers)
+    return any(op is not None and op.op in op_sets.LOG_PROBABILITIES for op in makers)

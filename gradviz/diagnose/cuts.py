@@ -13,6 +13,7 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, OpRan, TensorMade
 from gradviz.events.values import Stat
+from gradviz.query import ops as op_sets
 from gradviz.query.copies import copied_from
 from gradviz.query.flow import (
     NEAR,
@@ -29,24 +30,6 @@ from gradviz.query.flow import (
 from gradviz.query.ledger import LINKS, Ledger, Link
 from gradviz.query.missing_gradients import FROM_OUTSIDE, Lacks
 from gradviz.query.numbers_read import NumbersRead
-from gradviz.query.ops import (
-    ADDING,
-    COPYING,
-    DIFFERENCES,
-    DIVIDING,
-    DRAWN,
-    JOINING,
-    LOSSES,
-    MATRIX_PRODUCTS,
-    MULTIPLYING,
-    NEGATING,
-    REDUCTIONS,
-    RESHAPING,
-    SELECTING,
-    SHARING,
-    SPLITTING,
-    SUMS,
-)
 from gradviz.query.pass_owners import PassOwners
 from gradviz.sets import contained, without
 from gradviz.tracefile import PassInfo
@@ -220,7 +203,7 @@ def _is_whole_input(case: Case, scan: _Scan, meeting: Meeting) -> bool:
     """Whether an input is cut off from several results at once that the root uses with their graph, none of them a
     leaf; or drawn from them, as `q.sample()` is."""
     made = case.trace.event(meeting.cut)
-    if isinstance(made, TensorMade) and made.how in DRAWN:
+    if isinstance(made, TensorMade) and made.how in op_sets.DRAWN:
         return True
     openly, joined = set(scan.ways.reached_openly), set[int]()
 
@@ -269,14 +252,16 @@ def _branches_of(case: Case, scan: _Scan) -> Iterator[Cut]:
         behind = {*reach(meeting.live, lambda one: _openly(case, one), NEAR)}
         may_be_meant = meeting.cut in case.downstream.flat
         if meeting.layered:
-            may_be_meant = op.op not in ADDING or wholes.isdisjoint(beside)
+            may_be_meant = op.op not in op_sets.ADDING or wholes.isdisjoint(beside)
             is_joined = not wholes.isdisjoint(behind) and not _is_linear_to_root(case, op.outputs[0])
             is_branch = is_joined or not may_be_meant
-        elif op.op in JOINING:
+        elif op.op in op_sets.JOINING:
             pairs = ((_whole(case, one), whole) for one in behind for whole in wholes)
             is_branch = any(computed_alike(case.query, *pair) for pair in pairs)
         else:
-            is_branch = op.op in MATRIX_PRODUCTS and wholes.issubset(beside) and not meeting.sources & wholes
+            is_branch = (
+                op.op in op_sets.MATRIX_PRODUCTS and wholes.issubset(beside) and not meeting.sources & wholes
+            )
         if is_branch:
             leaves = tuple(sorted(meeting.leaves))
             yield Cut(
@@ -303,7 +288,7 @@ def _weights_of(case: Case, scan: _Scan) -> Iterator[Cut]:
     for meeting in scan.meetings:
         made = case.trace.event(meeting.cut)
         how = made.op if isinstance(made, OpRan) else getattr(made, "how", "")
-        of_itself = how in SHARING and meeting.sources <= scan.own and not meeting.layered
+        of_itself = how in op_sets.SHARING and meeting.sources <= scan.own and not meeting.layered
         if of_itself and meeting.leaves <= openly - used - {*meeting.live}:
             leaves = tuple(sorted(meeting.leaves))
             yield Cut(Place.WEIGHT, meeting.cut, leaves, tensor=min(meeting.sources))
@@ -345,7 +330,9 @@ def _requires_grad(case: Case, tensor: int, at: int) -> bool:
     return bool(flags & REQUIRES_GRAD) and not (flags & LEAF and op_of(case.query, tensor) is not None)
 
 
-_VIEWING = COPYING | RESHAPING | SELECTING | SHARING | SPLITTING | {"narrow"}
+_VIEWING = (
+    op_sets.COPYING | op_sets.RESHAPING | op_sets.SELECTING | op_sets.SHARING | op_sets.SPLITTING | {"narrow"}
+)
 
 
 def _whole(case: Case, tensor: int) -> int:
@@ -366,7 +353,7 @@ def _terms(case: Case) -> Iterator[Cut]:
     for scan in _scanned(case, case.trace.passes[::-1]):
         for meeting in scan.meetings:
             op = case.query.tensors.op(meeting.op)
-            is_term = op.op in SUMS and not meeting.weights and not meeting.layered
+            is_term = op.op in op_sets.SUMS and not meeting.weights and not meeting.layered
             trains = leaves_of(case.query, meeting.tensor)  # leaves of others, as those of a critic
             is_term &= case.training.holders.keys() >= set(trains)
             if is_term and _is_linear_to_root(case, op.outputs[0]) and not _sets_value(case, meeting, op):
@@ -376,7 +363,7 @@ def _terms(case: Case) -> Iterator[Cut]:
 def _numbers(case: Case) -> Iterator[Cut]:
     """The terms of losses that are read as plain numbers: `loss + kl.item()`."""
     ops, ran = case.trace.table(Kind.OP), case.query.nodes.ops_that_ran
-    adding = ops.events[case.trace.named(ops["op"], SUMS) & contained(ops.events, ran)]
+    adding = ops.events[case.trace.named(ops["op"], op_sets.SUMS) & contained(ops.events, ran)]
     used = case.query.nodes.ran
     for events in case.by_site(adding).values():
         op = case.query.tensors.op(int(events[0]))
@@ -395,7 +382,7 @@ def _sets_value(case: Case, meeting: Meeting, op: OpRan) -> bool:
     sum the value of `b`, and the gradient of `a` is meant."""
     for source in meeting.sources:
         difference = op_of(case.query, source)
-        if difference is not None and difference.op in DIFFERENCES:
+        if difference is not None and difference.op in op_sets.DIFFERENCES:
             sides = [side for side in difference.inputs if side]
             if any(computed_alike(case.query, side, term) for side in sides for term in meeting.live):
                 return True
@@ -406,7 +393,7 @@ def equal_sides(case: Case) -> list[OpRan]:
     """The first op of each line that compares a tensor with equal numbers in all its calls, and that is a term of a
     loss without a graph. Use `case.of(equal_sides)`."""
     ops, made = case.trace.table(Kind.OP), case.trace.table(Kind.NODE)
-    comparing = case.trace.named(ops["op"], LOSSES) & ~contained(ops.events, made["op"])
+    comparing = case.trace.named(ops["op"], op_sets.LOSSES) & ~contained(ops.events, made["op"])
     found = []
     for events in case.by_site(ops.events[comparing]).values():
         calls = [case.query.tensors.op(event) for event in events.tolist()]
@@ -437,9 +424,9 @@ def _is_added(case: Case, op: OpRan) -> bool:
         if not readers:
             return False
         op = case.query.tensors.op(readers[0])
-        if op.op in SUMS:
+        if op.op in op_sets.SUMS:
             return bool(case.query.nodes.of_op(op.index))
-        if op.op not in MULTIPLYING | DIVIDING:
+        if op.op not in op_sets.MULTIPLYING | op_sets.DIVIDING:
             return False
     return False
 
@@ -458,10 +445,10 @@ def _is_linear_to_root(case: Case, tensor: int) -> bool:
 
 def _is_linear_in(case: Case, op: OpRan, tensor: int) -> bool:
     """Whether an op is linear in one of its inputs: it sums or reshapes, or its other inputs are constants."""
-    if op.op in SUMS | REDUCTIONS | NEGATING | RESHAPING:
+    if op.op in op_sets.SUMS | op_sets.REDUCTIONS | op_sets.NEGATING | op_sets.RESHAPING:
         return True
     others = [other for other in op.inputs if other and other != tensor]
-    is_scaling = op.op in MULTIPLYING | DIVIDING and op.inputs[0] == tensor
+    is_scaling = op.op in op_sets.MULTIPLYING | op_sets.DIVIDING and op.inputs[0] == tensor
     return is_scaling and not any(case.query.tensors.requires_grad(other, op.index) for other in others)
 
 

@@ -16,18 +16,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from gradviz.events.kinds import LEAF, WHOLE, Kind, OpRan, TensorMade
-from gradviz.query.ops import (
-    COPYING,
-    DRAWN,
-    LOOKUPS,
-    LOSSES,
-    MEANS,
-    MULTIPLYING,
-    SHAPED_BY_SECOND,
-    SHARING,
-    TRANSPOSING,
-    ZEROS,
-)
+from gradviz.query import ops as op_sets
 from gradviz.query.query import Query
 from gradviz.query.source_trees import trees
 from gradviz.sets import contained
@@ -95,7 +84,7 @@ def why_no_node(query: Query, op: OpRan) -> Reason:
 
 def computed_from(op: OpRan) -> tuple[int, ...]:
     """The inputs of an op whose elements go into its result; without an input that gives only a shape or a dtype."""
-    return op.inputs[:1] if op.op in SHAPED_BY_SECOND else op.inputs
+    return op.inputs[:1] if op.op in op_sets.SHAPED_BY_SECOND else op.inputs
 
 
 def op_of(query: Query, tensor: int) -> OpRan | None:
@@ -106,13 +95,13 @@ def op_of(query: Query, tensor: int) -> OpRan | None:
 
 def is_square(op: OpRan) -> bool:
     """Whether an op multiplies a tensor with itself."""
-    return op.op in MULTIPLYING and len(op.inputs) > 1 and len(set(op.inputs)) == 1
+    return op.op in op_sets.MULTIPLYING and len(op.inputs) > 1 and len(set(op.inputs)) == 1
 
 
 def transposed_of(query: Query, tensor: int) -> int:
     """The tensor that a tensor is the transpose of; the tensor itself if it is no transpose."""
     made = op_of(query, tensor)
-    return made.inputs[0] if made is not None and made.op in TRANSPOSING and made.inputs else tensor
+    return made.inputs[0] if made is not None and made.op in op_sets.TRANSPOSING and made.inputs else tensor
 
 
 def root_is_mean(query: Query, pass_number: int) -> bool:
@@ -124,7 +113,7 @@ def root_is_mean(query: Query, pass_number: int) -> bool:
 
 def is_mean(op: OpRan) -> bool:
     """Whether an op is a mean, or a loss that is no sum."""
-    return op.op in MEANS or (op.op in LOSSES and "reduction='sum'" not in op.args)
+    return op.op in op_sets.MEANS or (op.op in op_sets.LOSSES and "reduction='sum'" not in op.args)
 
 
 def op_behind(query: Query, tensor: int, passing: Container[str]) -> OpRan | None:
@@ -283,7 +272,7 @@ class Ways:
             event = self._event(hop.event)
             if hop.copies:
                 return True
-            if isinstance(event, OpRan) and event.op not in COPYING and not event.rule.elementwise:
+            if isinstance(event, OpRan) and event.op not in op_sets.COPYING and not event.rule.elementwise:
                 return False
         return False
 
@@ -353,7 +342,7 @@ class Ways:
         if maker is not None and tensors.is_op(maker):
             steps = self._of_op(maker, tensor, is_write=False)
         elif isinstance(made := tensors.made(tensor), TensorMade):
-            copies = made.how not in SHARING
+            copies = made.how not in op_sets.SHARING
             steps = [Hop(source, made.index, True, copies) for source in taken_by(self.query, made)]
         for event in tensors.writes(tensor):
             if event >= self.at:
@@ -402,7 +391,7 @@ def taken_by(query: Query, maker: OpRan | TensorMade | None) -> tuple[int, ...]:
     """The inputs of the event that made a tensor."""
     if maker is None or isinstance(maker, OpRan):
         return () if maker is None else maker.inputs
-    if maker.how in DRAWN:
+    if maker.how in op_sets.DRAWN:
         return _drawn_from(query, maker)
     base = query.tensors.base(query.tensors.before(maker.tensor, maker.index))
     return tuple(tensor for tensor in (base.tensor if base is not None else 0, maker.source) if tensor)
@@ -456,7 +445,9 @@ class Downstream:
         self.flat = set(ops.events[is_flat].tolist())
         """The ops whose derivatives are 0 everywhere, such as `round` and `torch.normal`, but for writes."""
         is_view = (
-            (inputs.counts == 1) & ~query.trace.named(ops["op"], LOOKUPS) & ~query.tensors.are_collectives
+            (inputs.counts == 1)
+            & ~query.trace.named(ops["op"], op_sets.LOOKUPS)
+            & ~query.tensors.are_collectives
         )
         sources = inputs.firsts[outputs.owners]
         chosen = np.flatnonzero(is_view[outputs.owners] & (sources != outputs.values))[
@@ -571,7 +562,7 @@ def computed_alike(query: Query, one: int, other: int) -> bool:
 
 def _is_zeros(query: Query, tensor: int) -> bool:
     made = query.tensors.made(tensor)
-    return isinstance(made, TensorMade) and made.how in ZEROS
+    return isinstance(made, TensorMade) and made.how in op_sets.ZEROS
 
 
 _MODES = {"no_grad", "inference_mode", "set_grad_enabled"}

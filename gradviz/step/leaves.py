@@ -261,8 +261,7 @@ def _line(row: LeafRow, name: int, room: int, width: int) -> Text:
 
 
 def _column(text: str, width: int) -> str:
-    text = shortened(text, width)
-    return text + " " * (width - cell_len(text))
+    return set_cell_size(shortened(text, width), width)
 
 
 HEADS = ("", "value", "requires_grad", "is_leaf", "grad_fn", "grad")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 
 from gradviz.events import kinds
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD
@@ -251,12 +251,8 @@ def _tangent(stop: Stop, event: kinds.TangentPushed) -> Iterator[Row]:
             for term in summands:
                 if term.formula or term.number:
                     yield Row("local", term.local, "yellow")
-        text = f"{_padded(name, names)} = {_padded(value, values)}   tangent {tangent}"
+        text = f"{set_cell_size(name, names)} = {set_cell_size(value, values)}   tangent {tangent}"
         yield Row(label, text, style)
-
-
-def _padded(text: str, width: int) -> str:
-    return text + " " * (width - cell_len(text))
 
 
 def _mutated(stop: Stop, event: kinds.Mutated) -> Iterator[Row]:

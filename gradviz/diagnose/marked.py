@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from gradviz.diagnose.finding import ERROR, WARNING, Finding
 from gradviz.diagnose.rules.detached_path import detached_path
 from gradviz.events.kinds import Kind, TensorMade
-from gradviz.graph.model import LEAF, OP, TENSOR, Graph, Node
+from gradviz.graph.model import LEAF, OP, OUTSIDE, TENSOR, Graph, Node
 from gradviz.tracefile import Trace
 
 _MARKED = 4  # tensors of a finding
@@ -36,15 +36,36 @@ def pass_of(finding: Finding, trace: Trace) -> int:
 
 
 def mark(graph: Graph, trace: Trace, found: list[tuple[int, Finding]]) -> dict[int, list[Node]]:
-    """Mark the nodes of a graph that errors and warnings are about, and the cuts that findings name. Returns the nodes
-    by the number of the finding."""
+    """Mark the nodes of a graph that errors and warnings are about, and the cuts that findings name. An error or a
+    warning of the graph's pass that is about none of its nodes gets a node of its own. Returns the nodes by the number
+    of the finding."""
     _mark_cuts(graph, trace, [finding for _, finding in found])
     faults = faults_of(found)
     marked = {number: _about(graph, trace, finding) for number, finding in faults}
     for number, finding in faults:
+        if not marked[number] and (
+            graph.pass_number is None or pass_of(finding, trace) in (0, graph.pass_number)
+        ):
+            marked[number] = [outside := _outside(number, finding, trace)]
+            graph.nodes[outside.id] = outside
         for node in marked[number]:
             node.finding = node.finding or f"finding {number}: {finding.rule}"
     return marked
+
+
+def _outside(number: int, finding: Finding, trace: Trace) -> Node:
+    """A node for a finding that is about nothing in a graph: its place in the program."""
+    lines = trace.source(finding.file) if finding.line else []
+    text = lines[finding.line - 1].strip() if finding.line <= len(lines) else ""
+    return Node(
+        f"f{number}",
+        OUTSIDE,
+        number,
+        finding.rule,
+        file=finding.file or None,
+        line=finding.line or None,
+        text=text,
+    )
 
 
 def _mark_cuts(graph: Graph, trace: Trace, findings: list[Finding]) -> None:

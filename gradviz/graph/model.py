@@ -16,6 +16,7 @@ from gradviz.query.function_calls import FunctionCall
 from gradviz.tracefile import Snapshot
 
 LEAF, TENSOR, OP, GRAD_FN, GROUP = "leaf", "tensor", "op", "grad_fn", "group"
+OUTSIDE = "outside"  # stands for a finding about something that the graph does not have
 DATA, GRAD, SAVED, MUTATION, VIEW = "data", "grad", "saved", "mutation", "view"
 SEND, RECEIVE = "send", "recv"  # the exchanges of two ranks
 _NOTHING: Mapping[str, int] = MappingProxyType({})  # shared, because most nodes are not groups
@@ -63,9 +64,9 @@ class Node:
     A leaf is one leaf: its kind is `leaf` at the first version that the graph has, and `tensor` at later versions. An
     op's result that does not require grad has the kind `tensor` too. `is_leaf` is PyTorch's answer for each version.
 
-    Ids are `t12` (`t12v1` after a write in place that it shows), `op7` (an event's number), `n5` and `g3`; the same run
-    always gives the same ids. Attributes that do not apply to a kind are None or empty. A group's `count` is the number
-    of its repetitions."""
+    Ids are `t12` (`t12v1` after a write in place that it shows), `op7` (an event's number), `n5` and `g3`, and `f1` for
+    a finding that is outside of the graph; the same run always gives the same ids. Attributes that do not apply to a
+    kind are None or empty. A group's `count` is the number of its repetitions."""
 
     id: str
     kind: str
@@ -248,6 +249,7 @@ def to_json(graph: Graph) -> dict[str, Any]:
                 **({"ranks": [one.what for one in node.apart]} if node.apart else {}),
             }
             for node in graph.nodes.values()
+            if node.kind != OUTSIDE
         ],
         "edges": [{"source": e.source, "target": e.target, "kind": e.kind} for e in graph.edges],
     }

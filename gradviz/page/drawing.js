@@ -99,6 +99,10 @@ function ownLines(id, k) {
     if (errorOf(node)) lines.push({ role: "odd", text: cut(node.error, 44) });
     return lines;
   }
+  if (node.kind === "outside") {
+    const lines = [{ role: "fact", text: placeOf(node) || said("no source location") }];
+    return node.text ? [...lines, { role: "label", text: node.text }] : lines;
+  }
   const value = valueOf(node, k);
   const lines = [
     { role: node.name ? "name" : "unnamed", text: cutName(nameOf(id), 32) },

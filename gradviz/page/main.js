@@ -249,6 +249,7 @@ async function start() {
   startFirsts();
   startFindings();
   fit(false);
+  if (!location.hash && !data.lesson) await startAtFault();
   await startLink();
   await startLesson();
   startFrame();

@@ -1,6 +1,6 @@
 // The panel: everything known about the selected node or group, or about the step if nothing is selected.
 
-const PLAIN_KINDS = { leaf: "leaf", tensor: "tensor", op: "operation", grad_fn: "grad_fn node", group: "group" };
+const PLAIN_KINDS = { leaf: "leaf", tensor: "tensor", op: "operation", grad_fn: "grad_fn node", group: "group", outside: "outside of this picture" };
 
 // A name that links to a node.
 function nodeLink(id) {
@@ -16,6 +16,7 @@ function showPanel() {
   if (!id) panel.replaceChildren(...stepFacts());
   else if (app.view.groupOf.has(id)) panel.replaceChildren(...groupFacts(app.view.groupOf.get(id)));
   else panel.replaceChildren(...nodeFacts(app.view.nodeOf.get(id)));
+  if (app.finding) panel.prepend(findingFacts());
 }
 
 // --- nothing selected: the present event
@@ -204,4 +205,9 @@ function groupFacts(group) {
   ];
 }
 
-for (const what of ["view", "step", "select"]) on(what, showPanel);
+for (const what of ["view", "step", "select"]) {
+  on(what, () => {
+    app.finding = null;
+    showPanel();
+  });
+}

@@ -233,7 +233,7 @@ def spans(graph: Graph, query: Query) -> dict[str, tuple[int, int | None]]:
 def _since(node: Node, query: Query) -> int:
     if node.kind == m.OP:
         return node.number
-    if node.kind == m.GROUP:
+    if node.kind in (m.GROUP, m.OUTSIDE):
         return -1
     if node.kind == m.GRAD_FN:
         made = query.nodes.made(node.number)

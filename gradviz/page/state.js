@@ -7,6 +7,7 @@ const app = {
   step: 0, // an index into view.steps
   asked: 0, // the position of the pass that is shown or about to be
   selected: null, // the id of a node or a group
+  finding: null, // the finding whose sentence the panel has
   closed: new Set(), // the ids of the groups that are drawn as one node
 };
 

@@ -237,6 +237,7 @@ def _node(
         "parameter": node.parameter and not node.buffer,
         "error": plain(node.error, 400),
         "finding": plain(node.finding, 80),
+        "text": plain(node.text, 60) if node.kind == m.OUTSIDE else "",
         "gate": plain(node.collectives, 60),
         "exchanges": [exchange_told(one) for one in node.exchanges[:MOST_EXCHANGES]] or None,
         "apart": [plain(text, 90) for one in node.apart for text in apart_told(one)] or None,

@@ -11,6 +11,7 @@ from gradviz.graph.function_scopes import square_of
 from gradviz.graph.groups import DATA_BOX, PLACE
 from gradviz.graph.model import GRAD_FN, LEAF, OP, RECEIVE, SEND, TENSOR, Apart, Box, Exchange, Node
 from gradviz.query.ops import FILLED, LOSSES, operator_of
+from gradviz.system.paths import file_name
 from gradviz.tracefile import Snapshot
 from gradviz.words.escape import plain, plain_name
 from gradviz.words.numbers import BRIEF as BRIEF_VALUE
@@ -210,12 +211,18 @@ def _error(node: Node) -> list[Line]:
     return [("error", part) for part in textwrap.wrap(plain(node.error, 130), 36)] if node.error else []
 
 
+def _outside(node: Node, show: str) -> list[Line]:
+    place = f"{plain(file_name(node.file), 40)}:{node.line}" if node.file else "no source location"
+    return [("fact", place), *[("value", plain(node.text, 60))] * bool(node.text)]
+
+
 _WRITERS: dict[str, Callable[[Node, str], list[Line]]] = {
     "leaf": _tensor,
     "tensor": _tensor,
     "op": _op,
     "grad_fn": _grad_fn,
     "group": _group,
+    "outside": _outside,
 }
 
 

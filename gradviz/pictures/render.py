@@ -31,6 +31,7 @@ _SHAPES = {
     "op": ('{{"', '"}}'),
     "grad_fn": ('["', '"]'),
     "group": ('[["', '"]]'),
+    "outside": ('["', '"]'),
 }
 _ARROWS = {DATA: "-->", GRAD: "-.->", SAVED: "-.-o", MUTATION: "==>", VIEW: "-.-"}
 _CLASSES = (
@@ -39,6 +40,7 @@ _CLASSES = (
     "classDef op fill:#495057,stroke:#495057,color:#ffffff",
     "classDef grad_fn fill:#fff4e6,stroke:#fd7e14,color:#862e00",
     "classDef group fill:#e6fcf5,stroke:#087f5b,color:#212529",
+    "classDef outside fill:#ffffff,stroke:#f08c00,color:#212529",
 )
 
 

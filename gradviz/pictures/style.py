@@ -103,6 +103,7 @@ NODES: dict[str, dict[str, str]] = {
         "fontcolor": "white",
         "margin": "0.1,0.04",
     },
+    "outside": {"shape": "box", "style": "rounded,dashed,filled", "fillcolor": "white"},
     "tensor requires-grad": {"color": "#4dabf7"},
     "leaf requires-grad": {"fillcolor": "#d0ebff", "color": BLUE, "penwidth": "2.2"},
     "version requires-grad": {"fillcolor": "#d0ebff", "color": BLUE},

@@ -1396,6 +1396,60 @@ def test_the_head_of_a_page_with_findings_is_one_row(
     page.context.close()
 
 
+TOO_LARGE_A_RATE = """\
+import torch
+w = torch.tensor(1.0, requires_grad=True)
+optimizer = torch.optim.SGD([w], lr=1.5)
+for step in range(20):
+    loss = (w - 3.0) ** 2
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+OF_A_NUMBER = """\
+import torch
+w = torch.tensor(2.0, requires_grad=True)
+y = (w * 3).item()
+y.backward()
+"""
+
+
+@needs_chromium
+@pytest.mark.parametrize(
+    ("program", "line"),
+    [(TOO_LARGE_A_RATE, "optimizer.step()"), (OF_A_NUMBER, "y.backward()"), (STALE_NET, None)],
+    ids=["a-step", "no-graph", "a-leaf"],
+)
+def test_a_page_opens_at_its_first_finding_with_its_sentence(
+    gradviz_here: Callable[..., Any], browser: Any, tmp_path: Path, program: str, line: str | None
+) -> None:
+    """A finding about nothing in the graph has a box of its own, with the line."""
+    (tmp_path / "found.py").write_text(program)
+    gradviz_here("trace", "--engine", "numpy", "found.py")
+    (found,) = json.loads(gradviz_here("check", "found.gradviz", "--format", "json").stdout)["findings"]
+    gradviz_here("graph", "found.gradviz", "-o", "found.html")
+    page = Page(browser, tmp_path / "found.html")
+    assert found["message"] in page.text("#facts .finding-told")
+    assert found["fix"] in page.text("#facts .finding-told")
+    told = f"finding 1: {found['rule']}"
+    assert told in page.tab.text_content(".chosen.finding")
+    assert line is None or page.boxes()["f1"] == [f"found.py:{found['line']}", line, told]
+    page.press("Home")
+    assert page.count(".finding-told") == 0  # the event has the panel
+    page.tab.keyboard.press("Escape")
+    page.press("f")
+    page.tab.click("#findings-list button")
+    page.settled()
+    (box,) = [one.bounding_box() for one in page.tab.locator(".chosen.finding").all()]
+    stage = page.tab.locator("#stage").bounding_box()
+    assert stage["x"] <= box["x"]
+    assert box["x"] + box["width"] <= stage["x"] + stage["width"]
+    assert stage["y"] <= box["y"]
+    assert box["y"] + box["height"] <= stage["y"] + stage["height"]
+    assert page.wrong == []
+    page.context.close()
+
+
 READ_OF_A_NON_LEAF = """\
 import torch
 w = torch.ones(3, requires_grad=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import struct
@@ -450,6 +451,27 @@ def test_a_call_that_fails_leaves_no_recording_behind(capfd: pytest.CaptureFixtu
         gradviz.draw(Fails(), torch.ones(2))
     time.sleep(4 * INTERVAL)  # a writer that still ran would find its file gone
     assert capfd.readouterr().err == ""
+
+
+def test_a_finding_about_nothing_in_the_picture_has_a_box_of_its_own(
+    gradviz_here: Callable[..., CompletedProcess[str]], tmp_path: Path
+) -> None:
+    (tmp_path / "steep.py").write_text(
+        "import torch\nw = torch.tensor(1.0, requires_grad=True)\n"
+        "optimizer = torch.optim.SGD([w], lr=1.5)\nfor step in range(20):\n    optimizer.zero_grad()\n"
+        "    ((w - 3.0) ** 2).backward()\n    optimizer.step()\n"
+    )
+    gradviz_here("trace", "--engine", "numpy", "steep.py")
+    gradviz_here("graph", "steep.gradviz")
+    drawn = (tmp_path / "steep.svg").read_text()
+    box = drawn[drawn.index('id="f1"') :].partition("</g>")[0]
+    texts = [html.unescape(text).strip() for text in re.findall(">([^<]+)</text>", box)]
+    assert texts == ["steep.py:7", "optimizer.step()", "finding 1: lr-too-large"]
+    other = gradviz.draw(tmp_path / "steep.gradviz", passes=3)
+    assert "lr-too-large" not in other.svg  # it is a finding about pass 2
+    gradviz.draw(tmp_path / "steep.gradviz").save(tmp_path / "steep.json")
+    nodes = json.loads((tmp_path / "steep.json").read_text())["nodes"]
+    assert {node["kind"] for node in nodes} == {"leaf", "tensor", "op", "grad_fn"}  # of the program alone
 
 
 def test_the_picture_is_of_the_pass_of_the_first_finding(

@@ -105,6 +105,7 @@ SCRIPTS = (
     "book",
     "lesson",
     "frame",
+    "paper",
     "main",
 )
 

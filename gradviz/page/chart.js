@@ -3,6 +3,7 @@
 const heldPasses = new Map(data.held.map((pass, position) => [pass, position]));
 const chart = { w: 0, h: 0, left: 48, right: 10, top: 8, bottom: 18, x: null, hovered: -1 };
 const COLOURS = 8;
+const FEW_PASSES = 3;
 
 function startPasses() {
   const choice = $("pass");
@@ -22,6 +23,7 @@ function startPasses() {
     return;
   }
   $("chart-toggle").addEventListener("click", () => toggleChart());
+  if (data.norms.passes.length <= FEW_PASSES) toggleChart(false); // they say little, and the picture needs the room
   $("legend").replaceChildren(...data.norms.leaves.map(legendRow));
   const plot = $("plot");
   plot.addEventListener("pointermove", (event) => hover(nearestPass(event)));

@@ -224,7 +224,7 @@ function newSize(id) {
 
 const picture = {
   layout: null,
-  nodes: new Map(), // id -> {g, lines, fill, state}
+  nodes: new Map(), // id -> {g, lines, state}
   edges: [],
   obstacles: null, // what the labels of the edges must not cover
 };
@@ -282,11 +282,6 @@ function drawnBox({ id, x, y, w, h }) {
   }
   const rx = node && node.kind === "op" ? h / 2 : node && node.kind === "grad_fn" ? 2 : 7;
   g.append(svg("rect", { width: w, height: h, rx, class: "box" }));
-  let fill = null;
-  if (node && node.tensor !== undefined && showsGrad(node)) {
-    fill = svg("rect", { x: 1, y: 1, width: w - 2, height: h - 2, rx: 6, class: "fill" });
-    g.append(fill);
-  }
   const lines = linesOf(id, moment()).map((line, i, all) => {
     const text = svg("text", { x: w / 2, y: h / 2 + (i - (all.length - 1) / 2) * LINE + 4, class: line.role });
     text.textContent = line.text;
@@ -297,7 +292,7 @@ function drawnBox({ id, x, y, w, h }) {
     g.append(svg("g", { class: "sign", transform: `translate(${w - 1} 0)` },
       svg("circle", { r: 8 }), svg("path", { d: "M-4 0H4M0 -4V4" })));
   }
-  picture.nodes.set(id, { g, lines, fill, state: "", base });
+  picture.nodes.set(id, { g, lines, state: "", base });
   return g;
 }
 
@@ -364,7 +359,6 @@ function refreshNode(id, drawn, k, lit, near) {
   if (node && node.tensor !== undefined) {
     const grad = gradOf(node, k);
     if (grad) state.push("has-grad");
-    if (drawn.fill) drawn.fill.style.clipPath = `inset(${grad ? Math.round(100 - 100 * fullness(grad.norm)) : 100}% 0 0 0)`;
   }
   if (group && drawn.lines.length && groupHasRun(group, k)) state.push("ran");
   const classes = state.join(" ");
@@ -428,7 +422,7 @@ function refreshEdge(edge, k, step, near, labels) {
   const classes = state.join(" ");
   if (classes !== edge.state) {
     edge.path.setAttribute("class", `${edge.base} ${classes}`);
-    edge.path.style.strokeWidth = flow && !flow.odd ? `${1.4 + 2.2 * fullness(flow.norm)}px` : "";
+    edge.path.style.strokeWidth = flow && !flow.odd ? `${1.4 + 2.2 * relativeSize(flow.norm)}px` : "";
     edge.state = classes;
   }
   const text = cutText(edge) || (flow && (app.view.small || state.includes("now") || touches) ? flow.brief : "") || edge.label || (movedAlong(edge) > 1 ? `×${movedAlong(edge)}` : "");

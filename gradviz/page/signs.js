@@ -2,6 +2,7 @@
 
 const BOXES = [
   ["leaf wants", "leaf that requires grad: backward adds to its .grad"],
+  ["leaf wants has-grad", "leaf with a gradient in its .grad"],
   ["leaf", "leaf that does not require grad: data"],
   ["tensor wants", "non-leaf: an operation computed it"],
   ["tensor wants root", "root: backward() begins here"],

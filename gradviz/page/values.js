@@ -36,8 +36,8 @@ const hasRun = (node, k) => app.view.ran.has(node.id) && app.view.ran.get(node.i
 const showsGrad = (node) =>
   node.tensor !== undefined && ((node.leaf && node.wants) || tensorOf(node).g.some((entry) => entry.length > 1));
 
-// The bar length of a gradient's norm relative to the others of this view: 0.15 to 1, logarithmic.
-function fullness(norm) {
+// The size of a gradient's norm relative to the others of this view: 0.06 to 1, logarithmic.
+function relativeSize(norm) {
   if (norm === null || norm === undefined) return 1;
   if (!(norm > 0)) return 0.06;
   const [least, most] = normRange(app.view);

@@ -1450,6 +1450,93 @@ def test_a_page_opens_at_its_first_finding_with_its_sentence(
     page.context.close()
 
 
+@needs_chromium
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_each_text_of_a_page_has_the_contrast_of_wcag_aa(
+    gradviz_here: Callable[..., Any], browser: Any, tmp_path: Path, scheme: str
+) -> None:
+    (tmp_path / "found.py").write_text(
+        "import torch\nw, v = (torch.ones(2, requires_grad=True) for _ in range(2))\n"
+        "y = torch.sqrt(w * 0).sum() + (v * 2).detach().sum() + torch.randn(3).sum()\ny.backward()\n"
+    )
+    gradviz_here("trace", "--engine", "numpy", "found.py")
+    gradviz_here("graph", "found.gradviz", "-o", "found.html")
+    page = Page(browser, tmp_path / "found.html", color_scheme=scheme)
+    assert page.count(".op.finding") + page.count(".grad_fn.finding") > 0
+    for keys in ([], ["f"], ["Escape", "Escape", "b"], ["m"]):
+        page.press(*keys)
+        looked_at = page.tab.evaluate(Path(__file__).with_name("contrast.js").read_text(encoding="utf-8"))
+        assert looked_at["checked"] > 50
+        assert looked_at["faint"] == []
+    page.context.close()
+
+
+@needs_chromium
+def test_on_paper_are_the_picture_and_the_findings(
+    gradviz_here: Callable[..., Any], browser: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "stale.py").write_text(STALE_NET)
+    gradviz_here("trace", "--engine", "numpy", "stale.py")
+    gradviz_here("graph", "stale.gradviz", "-o", "stale.html")
+    page = Page(browser, tmp_path / "stale.html", color_scheme="dark")
+    page.press("+", "+", "+")  # only a part is on the screen
+    look = page.tab.get_attribute("#world", "transform")
+    page.tab.set_viewport_size({"width": 700, "height": 1030})  # an A4 page within its margins
+    page.tab.emulate_media(media="print")
+    page.tab.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    sheet = page.tab.locator("#graph").bounding_box()
+    boxes = [box.bounding_box() for box in page.tab.locator("#nodes > g").all()]
+    assert len(boxes) > 10
+    assert all(box["x"] >= 0 and box["x"] + box["width"] <= 700 for box in boxes)
+    assert all(box["y"] >= 0 and box["y"] + box["height"] <= sheet["y"] + sheet["height"] for box in boxes)
+    findings = page.tab.locator("#findings-list").bounding_box()
+    assert sheet["y"] + sheet["height"] <= findings["y"] < findings["y"] + findings["height"] <= 1030
+    assert "stale-gradient" in page.text("#findings-list")
+    assert page.tab.locator(".tools, aside, .bar").evaluate_all(
+        "all => all.every((one) => !one.offsetHeight)"
+    )
+    white = "rgb(255, 255, 255)"
+    assert page.tab.evaluate("getComputedStyle(document.body).backgroundColor") == white
+    page.tab.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    page.tab.emulate_media(media="screen")
+    assert page.tab.get_attribute("#world", "transform") == look
+    assert page.tab.locator("#findings-list").is_hidden()
+    assert page.tab.evaluate("getComputedStyle(document.body).backgroundColor") != white
+    assert page.wrong == []
+    page.context.close()
+
+
+@needs_chromium
+def test_a_box_is_coloured_whole_where_a_gradient_is(traced: Callable, opened: Callable) -> None:
+    """A part of it would read as a level."""
+    with traced(lesson) as trace:
+        page = opened(trace)
+        look = "one => getComputedStyle(one.querySelector('.box')).fill"
+        filled = page.tab.locator(".leaf.has-grad").first
+        ident = filled.get_attribute("id")
+        with_gradient = filled.evaluate(look)
+        assert filled.locator("rect").count() == 1
+        page.press("Home")
+        assert page.tab.locator(f'[id="{ident}"]').evaluate(look) != with_gradient
+        page.press("m")
+        assert "leaf with a gradient in its .grad" in page.text("#signs-list")
+
+
+@needs_chromium
+def test_a_chart_of_few_passes_waits_until_it_is_asked_for(traced: Callable, opened: Callable) -> None:
+    def passes(count: int) -> None:
+        w = torch.ones(2, requires_grad=True)
+        for _ in range(count):
+            (w * 2).sum().backward()
+
+    for count, is_hidden in ((3, True), (4, False)):
+        with traced(lambda count=count: passes(count)) as trace:
+            page = opened(trace)
+            assert page.tab.locator("#chart").is_hidden() == is_hidden
+            page.press("c")
+            assert page.tab.locator("#chart").is_hidden() != is_hidden
+
+
 READ_OF_A_NON_LEAF = """\
 import torch
 w = torch.ones(3, requires_grad=True)

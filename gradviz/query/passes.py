@@ -130,6 +130,11 @@ class Passes(Lookup):
     def _by_first(self) -> dict[int, int]:
         return {backward_pass.first: backward_pass.number for backward_pass in self.trace.passes}
 
+    def is_outer(self, backward_pass: PassInfo) -> bool:
+        """Whether a pass ran inside no other, as a pass in the backward of a custom Function does."""
+        thread = self.trace.event(backward_pass.first).thread
+        return len(self.nesting.around(backward_pass.first, thread)) < 2
+
     def contains(self, events: np.ndarray) -> np.ndarray:
         """Whether each of these events is between the beginning and the end of a pass on any thread."""
         firsts, lasts = self._spans

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -312,11 +313,17 @@ def _changes(words: Words, plan: Plan, before: Outcome, after: Outcome) -> list[
         Changed(root, words.called(root), False, before.roots[root], after.roots[root])
         for root in before.roots
     ]
+    names = {leaf: words.called(leaf) for leaf in plan.leaves}
+    count = Counter(names.values())
     return roots + [
         Changed(
-            leaf, f"{words.called(leaf)}.grad", True, before.gradients.get(leaf), after.gradients.get(leaf)
+            leaf,
+            f"{name}.grad" if count[name] == 1 else f"{name}.grad (t{leaf})",
+            True,
+            before.gradients.get(leaf),
+            after.gradients.get(leaf),
         )
-        for leaf in plan.leaves
+        for leaf, name in names.items()
     ]
 
 

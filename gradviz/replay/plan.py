@@ -131,19 +131,20 @@ def argument_of(tree: Any, call: Call) -> Argument:
 def plan_of(
     query: Query, number: int | None = None, without_grad: Sequence[CallMade] = (), also: tuple[int, ...] = ()
 ) -> Plan:
-    """The plan of pass `number` (None: the last that was recorded in detail), with which the tensors of `also` can be
-    computed, too. The calls of `without_grad`, which were made without grad mode, are made again; the results of
-    other such calls enter the pass as recorded. Raises ReplayError if the trace does not have the data."""
+    """The plan of pass `number` (None: the last that was recorded in detail and ran inside no other), with which the
+    tensors of `also` can be computed, too. The calls of `without_grad`, which were made without grad mode, are made
+    again; the results of other such calls enter the pass as recorded. Raises ReplayError if the trace does not have
+    the data."""
     trace = query.trace
     if "redacted" in trace.meta:
         raise ReplayError("a redacted trace has no elements: no pass of it can run again")
     if trace.meta.get("values") != INPUTS:
         raise ReplayError(f"this trace has no calls that can be made again: {HOW}")
     if number is None:
-        numbers = [backward_pass.number for backward_pass in query.trace.passes if backward_pass.is_in_detail]
-        if not numbers:
+        known = [backward_pass for backward_pass in query.trace.passes if backward_pass.is_in_detail]
+        if not known:
             raise ReplayError("no backward pass was recorded in detail: there is none that could run again")
-        number = numbers[-1]
+        number = next((one.number for one in reversed(known) if query.passes.is_outer(one)), known[-1].number)
     if trace.find_pass(number) is None:
         raise ReplayError(f"there is no pass {number}: the trace has {len(trace.passes)}")
     trace.reach_all()

@@ -403,6 +403,56 @@ def test_a_custom_function_is_a_leaf_of_the_replay(path: Path) -> None:
     assert after(asked(path, None, "doubled=1")) == {"loss": 1.0, "doubled.grad": 2.0}
 
 
+class Adjoint(torch.autograd.Function):
+    """The sine of a product, whose backward differentiates inside a pass of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, w)
+        return (x * w).sin()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        with torch.enable_grad():
+            x, w = (saved.detach().requires_grad_() for saved in ctx.saved_tensors)
+            return torch.autograd.grad((x * w).sin(), (x, w), gradient)
+
+
+def test_the_last_pass_is_none_that_ran_inside_another(path: Path) -> None:
+    def program() -> None:
+        x = torch.tensor(2.0, requires_grad=True)
+        for _ in range(2):
+            loss = Adjoint.apply(x, torch.ones(())) * x
+            loss.backward()
+
+    recorded(path, program)
+    with open_trace(path) as trace:
+        assert len(trace.passes) == 4
+    found = asked(path, None, "x=1")
+    assert found.plan.number == 3
+    assert "loss" in after(found)
+
+
+def test_two_leaves_of_one_name_are_told_apart(path: Path) -> None:
+    def program() -> None:
+        def weight(value: float) -> torch.Tensor:
+            w = torch.tensor(value, requires_grad=True)
+            return w  # noqa: RET504 (it gives the tensor its name)
+
+        three, five = weight(1.0), weight(2.0)
+        loss = three * 3 + five * 5
+        loss.backward()
+
+    recorded(path, program)
+    with open_trace(path) as trace:
+        three, five = plan_of(Query(trace)).leaves
+    assert after(asked(path, None, f"t{five}=1")) == {
+        "loss": 8.0,
+        f"w.grad (t{three})": 3.0,
+        f"w.grad (t{five})": 5.0,
+    }
+
+
 # --- hostile traces
 
 

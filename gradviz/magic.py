@@ -17,7 +17,7 @@ from gradviz.notebook import checked_graph, checked_page, show
 from gradviz.pictures.picture import Picture
 from gradviz.replaying import quick_report
 from gradviz.sources import pytorch
-from gradviz.sources.notebook_cells import follow_cells, names_inside
+from gradviz.sources.notebook_cells import cell_around, cell_name, follow_cells
 from gradviz.sources.record import record
 from gradviz.tracefile import Sites, open_trace
 
@@ -47,9 +47,15 @@ def load(shell: Any) -> None:
         own.unlink(missing_ok=True)
         path = chosen["output"] or own
         here = sys._getframe()
-        sites = Sites([here.f_code], pytorch.own_directories(), cell_name=names_inside(here))
-        with record(path, values=chosen["values"], sites=sites) as recording:
-            ran = shell.run_cell(_below_magic(cell))
+        sites = Sites([here.f_code], pytorch.own_directories(), cell_name=cell_name)
+        count, around = shell.execution_count, cell_around(here)
+        if around is not None:  # a reader sees one cell: the code in it has its number, in tracebacks too
+            shell.execution_count = int(around[len("In[") : -1])
+        try:
+            with record(path, values=chosen["values"], sites=sites) as recording:
+                ran = shell.run_cell(_below_magic(cell))
+        finally:
+            shell.execution_count = count
         if recording.kept_earlier:
             return None
         if not ran.success:

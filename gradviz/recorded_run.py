@@ -33,16 +33,20 @@ from gradviz.query.curves import (
 )
 from gradviz.query.ledger import LINKS, Ledger
 from gradviz.query.optimizer_steps import number_of, settings_of
-from gradviz.query.overview import called_modules
+from gradviz.query.overview import called_modules, overview
 from gradviz.query.query import Query
 from gradviz.replaying import check
+from gradviz.sources.notebook_cells import cell_links
+from gradviz.system.paths import file_name
 from gradviz.tracefile import Trace
 from gradviz.tracefile.opening import opened_as
 from gradviz.words.escape import clean
 from gradviz.words.html_table import html_table, text_table
+from gradviz.words.numbers import plural
 
 Columns = dict[str, Sequence[Any]]
 _STATISTICS = {"rms": Stat.RMS, "mean": Stat.MEAN, "min": Stat.MIN, "max": Stat.MAX}
+_OF_LEAVES = ("leaf", "shape", "requires_grad", ".grad", "made at")
 _MOST = 2**53  # the largest count that a double holds exactly
 _COUNTS = {"nan": Stat.NAN, "inf": Stat.INF, "zeros": Stat.ZEROS}
 
@@ -348,6 +352,27 @@ class RecordedRun(Trace):
     It answers SQL, and gives its tables to pandas: docs/tables.md describes them. `event(k)` is an event as an object,
     `table(kind)` all of a kind as columns, `states` what tensors were. Numbers of tensors, nodes and sites are those of
     `gradviz.events`. Reading raises TraceError where the file is damaged."""
+
+    def __repr__(self) -> str:
+        return text_table(_OF_LEAVES, self._leaves(), self._summary())
+
+    def _repr_html_(self) -> str:
+        return html_table(_OF_LEAVES, self._leaves(), self._summary(), links=cell_links(self))
+
+    def _summary(self) -> str:
+        """The program, how it ended, and the counts of what is recorded."""
+        found = overview(self._query)
+        counts = plural(found.ops, "operation"), plural(found.passes, "backward pass", "backward passes")
+        how = self.meta.get("error") or self.meta.get("ended", "not to its end")
+        program = file_name(self.meta.get("script", "")) or self.path.name
+        return f"{program} · {', '.join(counts)}, {found.events:,} events · ended: {how}"
+
+    def _leaves(self) -> list[tuple[str, ...]]:
+        return [
+            (leaf.name, str(leaf.shape), str(leaf.requires_grad), "yes" if leaf.has_grad else "None",
+             f"{file_name(leaf.file)}:{leaf.line}" if leaf.line else "")
+            for leaf in overview(self._query).leaves[:_MOST_SHOWN]
+        ]  # fmt: skip
 
     def sql(self, query: str) -> Rows:
         """Ask the run in SQL, as SQLite speaks it: one SELECT over its tables, with `median(x)` besides SQLite's

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from xml.sax.saxutils import quoteattr
 
 from gradviz.graph.fold import folded
 from gradviz.graph.model import Graph
 from gradviz.pictures import render
 from gradviz.pictures.scene import Scene
+from gradviz.words.escape import clean
 from gradviz.words.numbers import plural
 
 _WORDS = {
@@ -86,7 +88,11 @@ class Picture:
         return Page(self._page())
 
     def _repr_svg_(self) -> str:
-        return self.svg[max(0, self.svg.find("<svg")) :]  # notebooks do not accept an XML declaration
+        """The SVG without its XML declaration, which notebooks do not accept; it is as wide as the cell at most, and
+        says in words what it shows."""
+        look = 'style="max-width: 100%; height: auto" role="img"'
+        told = f"the graph of {clean(self.graph.script) or 'a computation'}, {self.graph.run()}: {counted(self.graph)}"
+        return f"<svg {look} aria-label={quoteattr(told)} {self.svg.partition('<svg ')[2]}"
 
     def __repr__(self) -> str:
         return f'<gradviz picture: {counted(self.graph)}; .save("picture.svg") writes it>'

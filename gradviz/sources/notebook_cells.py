@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
@@ -65,18 +65,6 @@ def cell_around(frame: FrameType | None) -> str | None:
             return name
         frame = frame.f_back
     return None
-
-
-def names_inside(frame: FrameType) -> Callable[[str], str | None]:
-    """The names of cells where the cell around a frame runs code as another cell, of the number that comes next: a
-    reader sees one cell."""
-    around = cell_around(frame)
-
-    def name(path: str) -> str | None:
-        own = cell_name(path)
-        return around if own == f"In[{_shell().execution_count}]" else own
-
-    return name
 
 
 def notebook_meta(frame: FrameType | None) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,30 @@ def test_an_error_in_a_recorded_cell_is_shown_with_the_picture(outputs: Any) -> 
     assert (
         printed(cell) == "%%gradviz: the cell ended with an error; the picture shows what it did until then\n"
     )
+
+
+def test_the_traceback_of_a_recorded_cell_names_the_cell_that_a_reader_sees(outputs: Any) -> None:
+    _, cell, after = outputs(
+        "def halved(x):\n    return x / torch.ones(5)",
+        "%%gradviz\nw = torch.ones(2, requires_grad=True)\nhalved(w).sum().backward()",
+        "get_ipython().execution_count - 1",
+    )
+    (error,) = [output for output in cell if output["output_type"] == "error"]
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error["traceback"]))
+    assert re.findall(r"Cell In\[\d+\], line \d+", lines) == ["Cell In[3], line 3", "Cell In[2], line 2"]
+    assert shown(after, "text/plain") == "4"
+
+
+def test_a_run_that_is_opened_shows_what_is_in_it(outputs: Any) -> None:
+    _, cell = outputs(
+        "%%gradviz -o cell.gradviz\nw = torch.ones(2, requires_grad=True)\n(w * w).sum().backward()",
+        "gradviz.open('cell.gradviz')",
+    )
+    summary, heads, leaf = shown(cell, "text/plain").splitlines()
+    assert re.fullmatch(r"In\[2\] · 2 operations, 1 backward pass, \d+ events · ended: ok", summary)
+    assert heads.split() == ["leaf", "shape", "requires_grad", ".grad", "made", "at"]
+    assert leaf.split() == ["w", "(2,)", "True", "yes", "In[2]:2"]
+    assert shown(cell, "text/html").count("<tr>") == 2
 
 
 def test_the_findings_of_a_cell_are_a_table_above_its_picture(outputs: Any) -> None:

@@ -16,10 +16,10 @@ from gradviz.version import __version__
 
 _DISTRIBUTION = "gradviz-recorder"
 _PACKAGES = ("numpy", "graphviz", "rich", "click", "graphviz-pure", "resvg-py")
-_OPTIONAL = {
-    "torch": "only to record programs that use it",
-    "scipy": "only for special functions of the NumPy engine",
-    "fpdf2": "only to draw a .pdf",
+OPTIONAL = {
+    "torch": "only to record programs that use it; 0.9 GB for the CPU alone, 5.5 GB with CUDA, as on Linux by default",
+    "scipy": "only for special functions of the NumPy engine; 110 MB",
+    "fpdf2": "only to draw a .pdf; 50 MB with what it needs",
 }
 
 
@@ -43,12 +43,12 @@ def _row(table: Table, good: bool | None, label: str, text: str) -> None:
 def _add_versions(table: Table) -> bool:
     _row(table, True, "gradviz", f"{__version__} on Python {platform.python_version()}, {platform.system()}")
     complete = True
-    for package in (*_PACKAGES, *_OPTIONAL):
+    for package in (*_PACKAGES, *OPTIONAL):
         try:
             _row(table, True, package, version(package))
         except PackageNotFoundError:
-            if package in _OPTIONAL:
-                _row(table, None, package, f"not installed (optional: {_OPTIONAL[package]})")
+            if package in OPTIONAL:
+                _row(table, None, package, f"not installed (optional: {OPTIONAL[package]})")
             else:
                 complete = False
                 _row(table, False, package, f"missing: pip install {package}")

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from gradviz.cli import doctor
 from gradviz.step.verbs import GROUPS, KEY_SIGNS
 from tests.invoked import invoked
 from tests.warm import python
@@ -184,6 +185,20 @@ def test_the_readme_counts_the_lines_of_its_example() -> None:
     lines = len(tree.body) - 1  # the docstring
     words = {5: "five", 6: "six", 7: "seven", 8: "eight", 9: "nine"}
     assert f"quickstart.py), {words[lines]} lines of code" in (ROOT / "README.md").read_text()
+
+
+def test_the_readme_and_doctor_say_before_an_install_how_much_it_brings() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for command, size in (
+        ("`pip install .`", "110 MB"),
+        ("/cpu`", "0.9 GB"),
+        ('`pip install ".[torch]"`', "5.5 GB"),
+    ):
+        (row,) = [
+            line for line in readme.splitlines() if line.startswith("| `pip") and f"{command} |" in line
+        ]
+        assert size in row
+    assert re.findall("[0-9.]+ GB", doctor.OPTIONAL["torch"]) == ["0.9 GB", "5.5 GB"]
 
 
 def test_every_script_that_the_readme_runs_is_in_the_checkout() -> None:

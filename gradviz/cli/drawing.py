@@ -97,6 +97,7 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
                 path,
                 with_cures(findings[0] or [], traces[0]),
                 query,
+                lambda text: doing(f"making {path.name}: {text}"),
             )
         if choice.style == "textbook":
             graph = build(Query(traces[0]), choice.number)
@@ -233,10 +234,11 @@ def write_page(
     path: Path,
     found: Sequence[tuple[int, Finding]] = (),
     query: Query | None = None,
+    doing: Callable[[str], None] = lambda text: None,
 ) -> str:
-    """Write the page of a trace, with its findings by their numbers; `query` is the query that `build` uses, if any.
-    Returns one line for the user. Raises DrawError."""
-    write(path, html(trace, build, number, findings=listed(found, trace), query=query).encode())
+    """Write the page of a trace, with its findings by their numbers; `query` is the query that `build` uses, if any;
+    `doing` is told how far it is. Returns one line for the user. Raises DrawError."""
+    write(path, html(trace, build, number, findings=listed(found, trace), query=query, doing=doing).encode())
     return f"wrote {path}"
 
 

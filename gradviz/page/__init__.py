@@ -164,11 +164,12 @@ def html(
     lesson: PageLesson | None = None,
     findings: Sequence[ListedFinding] = (),
     query: Query | None = None,
+    doing: Callable[[str], None] = lambda text: None,
 ) -> str:
     """The page of a trace. `build` makes the graph of a pass by its number (None: the pass to show first); a `lesson`
     asks its questions on the page; `findings` are listed, with links to their places; `query` is the query that
-    `build` uses, if any, whose tables are reused. If the first graph is too large for a browser, the page has its
-    blocks closed, and no other pass. Raises DrawError if the trace has no events."""
+    `build` uses, if any, whose tables are reused; `doing` is told how far it is. If the first graph is too large for a
+    browser, the page has its blocks closed, and no other pass. Raises DrawError if the trace has no events."""
     if not trace.count:
         raise DrawError(f"{trace.path} has no events: there is nothing to replay")
     trace.read_in_blocks()
@@ -191,7 +192,9 @@ def html(
     size = len(first.nodes) + len(views[0]["steps"])
     room = 0 if in_blocks else (MOST_OF_SMALL if size <= SMALL_PASS else MOST_IN_ALL) - size
     sizes = {_structure(trace, first.pass_number): len(first.nodes)}
-    for other in _order(trace, first.pass_number):
+    order = _order(trace, first.pass_number)
+    for turn, other in enumerate(order, 2):
+        doing(f"pass {turn:,} of at most {min(len(order) + 1, MOST_PASSES):,}")
         structure = _structure(trace, other)
         if room <= sizes.get(structure, 0) or len(views) >= MOST_PASSES:
             break  # there is no room: its graph need not be built

@@ -93,6 +93,13 @@ def test_a_name_that_differs_is_another_structure(query: Query) -> None:
 
 
 @pytest.mark.slow
+def test_the_making_of_a_page_says_which_pass_it_is_at(query: Query) -> None:
+    said: list[str] = []
+    page.html(query.trace, lambda number: build(query, number), doing=said.append)
+    count = len(query.trace.passes)
+    assert said == [f"pass {turn} of at most {count}" for turn in range(2, count + 1)]
+
+
 def test_a_page_of_many_passes_is_the_same_when_made_again(tmp_path: Path) -> None:
     path = tmp_path / "run.gradviz"
     with gradviz.record(path):

@@ -140,6 +140,7 @@ NODES: dict[str, dict[str, str]] = {
         "penwidth": "1.4",
     },
     "variable": {"shape": "box", "style": "rounded,filled", "fillcolor": "#d0ebff", "color": BLUE},
+    "constant": {"fillcolor": "#f1f3f5", "color": "#adb5bd"},
     "on-wire": {"shape": "plaintext", "margin": "0.04,0"},
     "reference": {"style": "rounded,dashed,filled", "penwidth": "1", "margin": "0.08,0.03"},
     "error": {

@@ -205,7 +205,8 @@ class _Book:
         if sum_text := added_told(self._added.get(tensor)):
             lines.append(("grad", f".grad {sum_text.replace('(before)', self.words.say('(before)'))}"))
         born = self.query.trace.born(tensor) or 0
-        return self._timed(Thing(f"v{tensor}", ["variable"], lines, "", ""), born, node)
+        classes = ["variable", *["constant"] * (not node)]
+        return self._timed(Thing(f"v{tensor}", classes, lines, "", ""), born, node)
 
     def _wire(self, made: NodeMade, nr: int, tensor: int) -> Thing:
         is_root = (made.node, tensor) in self.roots

@@ -13,6 +13,7 @@ import gradviz.engine as torch
 from gradviz.errors import GradvizError
 from gradviz.graph.build import build
 from gradviz.pictures.scene import Scene
+from gradviz.pictures.style import NODES, look
 from gradviz.pictures.textbook import MOST, textbook
 from gradviz.sources.script import Target, run
 from gradviz.tracefile import open_trace
@@ -71,6 +72,9 @@ def test_a_tensor_that_is_used_twice_has_the_sum_and_each_wire_its_part(paths: S
 
 def test_what_requires_no_grad_says_so(paths: Scene) -> None:
     assert ["c = 3", "requires_grad=False"] in texts(paths, "variable")
+    (other,) = [thing.classes for thing in paths.things.values() if thing.lines[0][1] == "c = 3"]
+    (leaf, *_) = [thing.classes for thing in paths.things.values() if ("fact", "leaf") in thing.lines]
+    assert look(NODES, other)["fillcolor"] != look(NODES, leaf)["fillcolor"]
 
 
 def test_tensors_can_have_the_names_of_a_textbook(tmp_path: Path) -> None:

@@ -566,6 +566,9 @@ def _expected(session: Session, question: Question) -> Snapshot | None:
 
 
 _BUTTONS = {
+    "field": "Your answer (A)",
+    "right": "✓ Right: {answer}",
+    "wrong": "✗ Not quite: it is {answer}",
     "show": "Show the answer",
     "next": "Next question",
     "later": "The open question asks for this: show its answer first.",

@@ -1,6 +1,35 @@
 // A lesson: its questions one after the other. What an open question asks for cannot be seen yet.
 
-const lesson = { open: 0, isAsking: true };
+const lesson = { open: 0, isAsking: true, given: "" };
+
+// Words that mean the same.
+const ALIKE = [["yes", "y", "true", "t", "예", "네", "참"], ["no", "n", "false", "f", "아니오", "아니요", "거짓"], ["none", "null", "nothing", "없음", "없다"]];
+const NUMBER = /([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)(?:\s*\/\s*(\d+\.?\d*))?/gi;
+
+const numbersIn = (text) => [...text.replaceAll("−", "-").matchAll(NUMBER)].map(([, over, under]) => Number(over) / Number(under || 1));
+
+// Whether a text is an answer: the same numbers in order, up to one percent, since people round, or a word that means the same.
+function isRight(text, answer) {
+  const [given, wanted] = [text, answer].map((one) => one.trim().toLowerCase());
+  if (given === wanted || ALIKE.some((words) => words.includes(given) && words.includes(wanted))) return true;
+  const [own, right] = [numbersIn(given), numbersIn(wanted)];
+  return right.length > 0 && own.length === right.length && own.every((one, at) => Math.abs(one - right[at]) <= 0.01 * Math.abs(right[at]) + 1e-9);
+}
+
+function verdict({ answer }) {
+  if (!lesson.given) return answer;
+  const { right, wrong } = data.lesson.say;
+  return (isRight(lesson.given, answer) ? right : wrong).replace("{answer}", () => answer);
+}
+
+// The keys of the terminal: A answers, Z shows the answer, Space goes on. Returns whether it was one.
+function isLessonKey(key) {
+  if (!data.lesson || !question()) return false;
+  if (key === "A" && lesson.isAsking) $("lesson-answer").focus();
+  else if (key === "Z" ? lesson.isAsking : key === " " && !lesson.isAsking) goOn();
+  else return false;
+  return true;
+}
 
 const isAsked = () => Boolean(data.lesson && question() && lesson.isAsking);
 
@@ -20,10 +49,14 @@ function showLesson() {
   if (!asked) parts.push(element("p", {}, words.done));
   else {
     parts.push(element("p", { class: "hint" }, `${lesson.open + 1} / ${questions.length}`), element("p", { class: "asked" }, asked.ask));
-    if (!lesson.isAsking) parts.push(element("p", { class: "grad" }, asked.answer), element("p", {}, asked.because));
+    if (!lesson.isAsking) parts.push(element("p", { class: "grad" }, verdict(asked)), element("p", {}, asked.because));
   }
   const label = !asked ? "" : lesson.isAsking ? words.show : words.next;
   if (!lesson.open && lesson.isAsking) parts.splice(1, 0, element("p", { class: "hint" }, about));
+  if (asked && lesson.isAsking) {
+    const answer = (event) => event.key === "Enter" && event.target.value.trim() && goOn(event.target.value);
+    parts.push(element("input", { id: "lesson-answer", type: "text", autocomplete: "off", placeholder: words.field, "aria-label": words.field, onkeydown: answer }));
+  }
   if (label) parts.push(element("button", { type: "button", id: "lesson-next", onclick: () => goOn() }, label));
   $("lesson").replaceChildren(...parts);
   $("chart").classList.toggle("asking", Boolean(asked));
@@ -40,9 +73,10 @@ function showLesson() {
   tell("asked");
 }
 
-// Show the answer to the open question, or go to the next one.
-async function goOn() {
+// Show the answer to the open question, with what was answered, or go to the next one.
+async function goOn(given = "") {
   play(false);
+  lesson.given = given;
   tell("recorded");
   if (lesson.isAsking) {
     const { shown, set } = question();
@@ -67,4 +101,5 @@ async function startLesson() {
   await goToPlace(question().stop);
   showLesson();
   showNotes();
+  if (app.view.small) fit();
 }

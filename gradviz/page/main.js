@@ -170,7 +170,7 @@ const ACTS = {
 function isTaken(event) {
   const tag = event.target.tagName;
   if (event.target.closest("#tried")) return event.key !== "Escape";
-  if (tag === "SELECT" || event.target.id === "search") return true;
+  if (tag === "SELECT" || event.target.id === "search" || event.target.id === "lesson-answer") return true;
   if (event.target.id === "slider") return !["ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", "Home", "End"].includes(event.key) && event.key.startsWith("Page");
   return tag === "BUTTON" && (event.key === " " || event.key === "Enter");
 }
@@ -179,6 +179,10 @@ function startKeys() {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || isTaken(event)) return;
     if ($("help-box").open || $("signs-box").open) return;
+    if (isLessonKey(event.key)) {
+      event.preventDefault();
+      return;
+    }
     const name = event.shiftKey && (event.key.startsWith("Arrow") || event.key === "U") ? `Shift ${event.key}` : event.key;
     const act = ACTS[name];
     if (act) {

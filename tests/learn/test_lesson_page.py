@@ -166,6 +166,47 @@ def test_what_a_question_asks_for_cannot_be_seen_before_its_answer_is_shown(
 
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on PATH")
+def test_a_question_its_picture_and_the_field_for_the_answer_are_on_one_screen(
+    browser: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "lesson.html"
+    invoked(["learn", "accumulation", "--page", str(file)])
+    tab = browser.new_page(viewport={"width": 1280, "height": 800})
+    tab.goto(file.as_uri())
+    tab.wait_for_selector("body[data-ready]", timeout=30_000)
+    leaf = tab.locator("#nodes > g", has_text="leaf").first
+    stage = tab.locator("#stage").bounding_box()
+    for part in (leaf, tab.locator("#lesson .asked"), tab.locator("#lesson-answer")):
+        box = part.bounding_box()
+        assert box["y"] >= 0
+        assert box["y"] + box["height"] <= 800
+    assert leaf.bounding_box()["y"] + leaf.bounding_box()["height"] <= stage["y"] + stage["height"]
+
+    def answered(text: str) -> str:
+        tab.keyboard.press("Shift+A")
+        tab.keyboard.type(text)
+        tab.keyboard.press("Enter")
+        tab.wait_for_selector("#lesson .grad")
+        return tab.inner_text("#lesson .grad")
+
+    def go_on() -> None:
+        tab.keyboard.press(" ")
+        tab.wait_for_selector("#lesson-answer")
+
+    assert answered("3/5") == "✓ Right: 0.6"
+    go_on()
+    assert answered("0.6") == "✗ Not quite: it is 1.2"
+    go_on()
+    tab.keyboard.press("Shift+Z")
+    tab.wait_for_selector("#lesson .grad")
+    assert tab.inner_text("#lesson .grad") == "0.6"
+    go_on()
+    assert answered("False") == "✓ Right: no"
+    tab.close()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on PATH")
 def test_no_mark_of_an_error_is_seen_before_the_question_of_it_is_answered(
     browser: Any, tmp_path: Path
 ) -> None:

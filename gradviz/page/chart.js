@@ -2,7 +2,6 @@
 
 const heldPasses = new Map(data.held.map((pass, position) => [pass, position]));
 const chart = { w: 0, h: 0, left: 48, right: 10, top: 8, bottom: 18, x: null, hovered: -1 };
-const COLOURS = 8;
 const FEW_PASSES = 3;
 
 function startPasses() {
@@ -25,6 +24,8 @@ function startPasses() {
   $("chart-toggle").addEventListener("click", () => toggleChart());
   if (data.norms.passes.length <= FEW_PASSES) toggleChart(false); // they say little, and the picture needs the room
   $("legend").replaceChildren(...data.norms.leaves.map(legendRow));
+  $("chart-filter").addEventListener("input", filterNames);
+  $("chart-mean").addEventListener("change", drawChart);
   const plot = $("plot");
   plot.addEventListener("pointermove", (event) => hover(nearestPass(event)));
   plot.addEventListener("pointerleave", () => hover(-1));
@@ -85,6 +86,7 @@ function drawChart() {
   parts.push(svg("line", { id: "cursor", class: "off", y1: chart.top, y2: bottom }), svg("line", { id: "here", y1: chart.top, y2: bottom }));
   plot.setAttribute("viewBox", `0 0 ${chart.w} ${chart.h}`);
   plot.replaceChildren(...parts);
+  filterNames();
   markPass();
 }
 
@@ -122,12 +124,39 @@ function ticks(passes) {
   return shown;
 }
 
+// A colour by name: a leaf has the same in each run. Neighbouring hues may belong to any names, so lines differ by dashes, too.
+function coloured(made, name) {
+  let code = 2166136261; // FNV-1a, which spreads names that are much alike
+  for (const letter of name) code = Math.imul(code ^ letter.codePointAt(0), 16777619) >>> 0;
+  made.style.setProperty("--hue", code % 360);
+  made.classList.add(`dash${Math.floor(code / 360) % 3}`);
+  return made;
+}
+
+// The running mean of the logarithms of norms over the last passes; what is no norm stays as it is.
+function averaged(norms, count) {
+  if (count < 2) return norms;
+  return norms.map((norm, at) => {
+    if (!isNumber(norm)) return norm;
+    const near = norms.slice(Math.max(0, at - count + 1), at + 1).filter(isNumber);
+    return 10 ** (near.reduce((sum, one) => sum + Math.log10(one), 0) / near.length);
+  });
+}
+
+// Show only the lines whose names have a text in them.
+function filterNames() {
+  const wanted = $("chart-filter").value.trim().toLowerCase();
+  const isOff = (number) => !data.norms.leaves[number].name.toLowerCase().includes(wanted);
+  [...$("legend").children].forEach((row, number) => (row.hidden = isOff(number)));
+  for (const line of $("plot").querySelectorAll(".series")) line.classList.toggle("off", isOff(Number(line.dataset.leaf)));
+}
+
 // The line of one leaf. It is interrupted where a pass did not reach the leaf; a cross marks NaN or inf.
 function series(leaf, number, y, bottom) {
   let path = "";
   let pen = "M";
   const marks = [];
-  leaf.norms.forEach((norm, at) => {
+  averaged(leaf.norms, Number($("chart-mean").value)).forEach((norm, at) => {
     if (isNumber(norm)) {
       path += `${pen}${round(chart.x(at))} ${round(y(norm))}`;
       pen = "L";
@@ -138,14 +167,14 @@ function series(leaf, number, y, bottom) {
       else if (norm === 0) marks.push(svg("circle", { cx: chart.x(at), cy: bottom, r: 2 }));
     }
   });
-  return [svg("g", { class: `series colour${number % COLOURS}`, "data-leaf": number }, svg("path", { d: path || "M0 0" }), ...marks)];
+  return [coloured(svg("g", { class: "series", "data-leaf": number }, svg("path", { class: "line", d: path || "M0 0" }), ...marks), leaf.name)];
 }
 
 function legendRow(leaf, number) {
-  return element("button", { type: "button", class: `colour${number % COLOURS}`, title: leaf.name,
+  return coloured(element("button", { type: "button", title: leaf.name,
     onclick: () => selectLeaf(leaf.name), onpointerenter: () => emphasize(number), onpointerleave: () => emphasize(-1),
     onfocus: () => emphasize(number), onblur: () => emphasize(-1) },
-  element("i"), element("span", {}, element("bdi", {}, leaf.name)), element("b", {}));
+  element("i"), element("span", {}, element("bdi", {}, leaf.name)), element("b", {})), leaf.name);
 }
 
 function selectLeaf(name) {

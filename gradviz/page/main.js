@@ -170,7 +170,7 @@ const ACTS = {
 function isTaken(event) {
   const tag = event.target.tagName;
   if (event.target.closest("#tried")) return event.key !== "Escape";
-  if (tag === "SELECT" || event.target.id === "search" || event.target.id === "lesson-answer") return true;
+  if (tag === "SELECT" || event.target.matches('[type="search"], [type="text"]')) return true;
   if (event.target.id === "slider") return !["ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", "Home", "End"].includes(event.key) && event.key.startsWith("Page");
   return tag === "BUTTON" && (event.key === " " || event.key === "Enter");
 }

@@ -828,6 +828,39 @@ def test_the_curves_of_two_networks_stay_apart_in_the_chart(traced: Callable, op
         assert [run.number for run in trace.passes] == [1, 2, 3, 4]
 
 
+def test_a_chart_has_colours_by_name_a_filter_and_a_running_mean(traced: Callable, opened: Callable) -> None:
+    with traced(adversaries) as trace:
+        page = opened(trace)
+    hue = "all => all.map((one) => [one.children[1].textContent, one.style.getPropertyValue('--hue')])"
+    hues = dict(page.tab.locator("#legend button").evaluate_all(hue))
+    lines = page.tab.locator("#plot .series").evaluate_all(
+        "all => all.map((one) => one.style.getPropertyValue('--hue'))"
+    )
+    assert lines == [*hues.values()]
+    assert len({*lines}) == 4
+
+    def only_critic() -> None:
+        w = torch.ones(2, requires_grad=True)
+        D = torch.nn.Sequential(torch.nn.Linear(2, 1))
+        for _ in range(2):
+            D(w).sum().backward()
+
+    with traced(only_critic) as trace:
+        other = opened(trace)
+    alone = dict(other.tab.locator("#legend button").evaluate_all(hue))
+    assert alone["D.0.weight"] == hues["D.0.weight"]  # the same in each run
+    at = page.event()
+    page.tab.focus("#chart-filter")
+    page.press("g", ".", "0")  # no keys of the page
+    assert page.event() == at
+    assert page.tab.locator("#legend button:visible").count() == 2
+    assert page.count("#plot .series.off") == 2
+    page.tab.fill("#chart-filter", "")
+    before = page.tab.locator("#plot .series path").first.get_attribute("d")
+    page.tab.select_option("#chart-mean", "5")
+    assert page.tab.locator("#plot .series path").first.get_attribute("d") != before
+
+
 def test_of_very_many_passes_the_page_says_which_it_holds(
     traced: Callable, opened: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from gradviz.events.kinds import CallMade, Kind, PassBegan, ValueKept
 from gradviz.events.values import GRADIENT, INPUTS
 from gradviz.query.query import Query
 from gradviz.query.replayable_functions import DETACHING, base_name, is_without_grad
+from gradviz.system.paths import as_argument, file_name
 from gradviz.tracefile import Snapshot
 from gradviz.tracefile.sound import nested
 from gradviz.words.escape import clean
@@ -25,7 +26,6 @@ from gradviz.words.escape import clean
 GENERATOR, LEAF, CUT, CARRIED, DATA = "generator", "leaf", "cut", "carried", "data"
 _PARTS = {"slice": 3, "complex": 2}
 _NAMED = ("dtype", "layout", "memory_format", "device")
-HOW = "record it with gradviz trace --values inputs"
 
 
 class ReplayError(GradvizError):
@@ -139,7 +139,10 @@ def plan_of(
     if "redacted" in trace.meta:
         raise ReplayError("a redacted trace has no elements: no pass of it can run again")
     if trace.meta.get("values") != INPUTS:
-        raise ReplayError(f"this trace has no calls that can be made again: {HOW}")
+        script = file_name(trace.meta.get("script", ""))
+        program = f" {as_argument(clean(script))}" if script.endswith(".py") else ""
+        how = f"record it with gradviz trace --values inputs{program}"
+        raise ReplayError(f"this trace has no calls that can be made again: {how}")
     if number is None:
         known = [backward_pass for backward_pass in query.trace.passes if backward_pass.is_in_detail]
         if not known:

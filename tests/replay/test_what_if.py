@@ -365,6 +365,14 @@ def test_a_trace_of_another_grade_says_how_to_record_it(path: Path) -> None:
         asked(path)
 
 
+def test_a_script_of_another_grade_is_named_in_the_command_that_records_it(path: Path) -> None:
+    script = path.with_name("my script.py")
+    script.write_text("import torch\ntorch.ones(2, requires_grad=True).sum().backward()\n")
+    run(Target(str(script), False, []), path, engine="numpy")
+    with pytest.raises(ReplayError, match=r'trace --values inputs "my script\.py"$'):
+        asked(path)
+
+
 @pytest.mark.slow
 def test_a_script_that_ran_on_our_engine_runs_again_on_it(path: Path) -> None:
     script = path.with_name("script.py")

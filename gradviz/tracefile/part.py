@@ -37,13 +37,18 @@ from gradviz.tracefile.states import States
 _FOLLOWING = (Kind.NODE, Kind.MUTATED, Kind.KERNEL, Kind.MEASURED)  # events that belong to the op before them
 _ENDS = (Kind.SCOPE_LEFT, Kind.PASS_ENDED)
 UNREAD = 0  # in place of an event's kind
+LONG = 200_000  # events; longer runs are read in parts
+_MANY_LEAVES = 5000
+_OF_TENSORS = (VALUED, FLAGGED, GIVEN, PUSHED)  # the lists of a chunk about tensors
 
 
-class Growing(Trace):
-    """The events of a trace that have been read, at their places in the run."""
+class Part(Trace):
+    """A part of a trace, which grows with the questions: the events that have been read, at their places in the
+    run."""
 
     def __init__(self, trace: Trace) -> None:
         super().__init__(trace.path, trace._connection, trace.chunks)
+        self.whole = trace
         with told_of(self.path):
             if self.count * ROW.itemsize > most_unpacked(self._connection):
                 raise ValueError("it stands for more than its size allows")
@@ -56,6 +61,9 @@ class Growing(Trace):
         self._stretches: list[tuple[int, int]] = []
         self._watchers: WeakSet[Any] = WeakSet()
         self._states_of = lru_cache(maxsize=256)(self._read_states)
+        self._asked: set[tuple[object, ...]] = set()
+        self._giving = lru_cache(maxsize=256)(self._read_giving)
+        self._chunks_telling = lru_cache(maxsize=1 << 14)(self._find_chunks_telling)
 
     # --- what is read
 
@@ -223,41 +231,6 @@ class Growing(Trace):
         while end < self.count and self._kind(end) in _FOLLOWING:
             end += 1
         return first, end
-
-
-LONG = 200_000  # events; longer runs are read in parts
-_MANY_LEAVES = 5000
-_OF_TENSORS = (VALUED, FLAGGED, GIVEN, PUSHED)  # the lists of a chunk about tensors
-
-
-def part_of(trace: Trace) -> Trace:
-    """A part of a trace, in which nothing has been read yet; the trace itself if its chunks have no summaries
-    (`--last`). It shares the file of the trace, which has to stay open."""
-    summaries = trace._rows("SELECT chunk FROM contents LIMIT 1")
-    return Part(trace) if summaries and trace.count else trace
-
-
-def if_long(trace: Trace) -> Trace:
-    """A part of a trace, if that is long; else the trace itself."""
-    return part_of(trace) if trace.count > LONG else trace
-
-
-def for_moments(trace: Trace) -> Trace:
-    """A part of a long trace, for look-ups at single events; else the trace itself. Also the trace itself if its
-    moments need the whole: if tensors were written through views, or got tangents."""
-    part = if_long(trace)
-    return trace if isinstance(part, Part) and part.directory.entangled.any() else part
-
-
-class Part(Growing):
-    """A part of a trace, which grows with the questions."""
-
-    def __init__(self, trace: Trace) -> None:
-        super().__init__(trace)
-        self.whole = trace
-        self._asked: set[tuple[object, ...]] = set()
-        self._giving = lru_cache(maxsize=256)(self._read_giving)
-        self._chunks_telling = lru_cache(maxsize=1 << 14)(self._find_chunks_telling)
 
     def apart(self) -> Self:
         """Another part of the same trace: tables over both would take longer to build than tables over each."""
@@ -456,6 +429,25 @@ class Part(Growing):
         """The events of a chunk that made these nodes."""
         made = self._nodes_of(place)
         return made[contained(self._rows_read["a"][made], nodes)]
+
+
+def part_of(trace: Trace) -> Trace:
+    """A part of a trace, in which nothing has been read yet; the trace itself if its chunks have no summaries
+    (`--last`). It shares the file of the trace, which has to stay open."""
+    summaries = trace._rows("SELECT chunk FROM contents LIMIT 1")
+    return Part(trace) if summaries and trace.count else trace
+
+
+def if_long(trace: Trace) -> Trace:
+    """A part of a trace, if that is long; else the trace itself."""
+    return part_of(trace) if trace.count > LONG else trace
+
+
+def for_moments(trace: Trace) -> Trace:
+    """A part of a long trace, for look-ups at single events; else the trace itself. Also the trace itself if its
+    moments need the whole: if tensors were written through views, or got tangents."""
+    part = if_long(trace)
+    return trace if isinstance(part, Part) and part.directory.entangled.any() else part
 
 
 class Prefix(Trace):

@@ -391,7 +391,7 @@ LIES = {
         "UPDATE contents SET data = CAST(substr(data, 1, 44) || x'00000000' AS BLOB)"
     ),
     "an array is missing": "UPDATE contents SET data = x''",
-    "an op ran at a place that there is not": "INSERT INTO site_ops VALUES (4294967295, 1, 0)",
+    "an op ran at a place that is not in the trace": "INSERT INTO site_ops VALUES (4294967295, 1, 0)",
 }
 
 

@@ -42,14 +42,13 @@ class Place(Enum):
     USE = "a layer that has an input with a graph, too"
     PART = "a layer whose only input is cut off"
     BRANCH = "two branches from one result"
-    WEIGHT = "a leaf beside data"
     OPTIMIZER = "the passes of one of two optimizers"
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
     """An event that cuts trained `leaves` off from the root of a pass, one path of several. `tensor` is what is cut
-    off; of a branch or a weight, what it is cut off from. `reader` is the op that reads it, `reading` the source of a
+    off; of a branch, what it is cut off from. `reader` is the op that reads it, `reading` the source of a
     number, `part` the leaves of the layer, `optimizer` that of the pass. `may_be_meant` says that programs also cut off
     so on purpose."""
 
@@ -68,7 +67,7 @@ class Cut:
 def partial_cuts(case: Case) -> list[Cut]:
     """The cuts beside paths that are open, one for each line. Use `case.of(partial_cuts)`."""
     scans = _scanned(case, case.trace.passes)
-    questions = (_uses_of, _branches_of, _weights_of, _holdings_of)
+    questions = (_uses_of, _branches_of, _holdings_of)
     ways = (cut for question in questions for scan in scans for cut in question(case, scan))
     found: dict[int, Cut] = {}
     cuts = itertools.chain(_terms(case), _numbers(case), ways)
@@ -278,20 +277,6 @@ def _openly(case: Case, tensor: int) -> tuple[int, ...]:
     """The inputs of the op that made a tensor, if gradients flow back to them."""
     made = op_of(case.query, tensor)
     return made.inputs if made is not None and case.query.nodes.of_op(made.index) else ()
-
-
-def _weights_of(case: Case, scan: _Scan) -> Iterator[Cut]:
-    """The leaves that the forward uses without their graph, beside data, while only ops without data, as those of a
-    penalty, use them with it."""
-    openly = set(scan.ways.reached_openly)
-    used = {leaf for use in uses(case.query, scan.ways) for leaf in use.leaves}
-    for meeting in scan.meetings:
-        made = case.trace.event(meeting.cut)
-        how = made.op if isinstance(made, OpRan) else getattr(made, "how", "")
-        of_itself = how in op_sets.SHARING and meeting.sources <= scan.own and not meeting.layered
-        if of_itself and meeting.leaves <= openly - used - {*meeting.live}:
-            leaves = tuple(sorted(meeting.leaves))
-            yield Cut(Place.WEIGHT, meeting.cut, leaves, tensor=min(meeting.sources))
 
 
 def _holdings_of(case: Case, scan: _Scan) -> Iterator[Cut]:

@@ -18,6 +18,7 @@ from gradviz.query.flow import Ways, leaves_of, reach, taken_by
 from gradviz.query.ledger import Ledger
 from gradviz.query.missing_gradients import FROM_OUTSIDE, PARAMETER, Lack, Lacking, Lacks
 from gradviz.query.names import EARLIER
+from gradviz.query.statements import wrong_values
 from gradviz.query.writes import Writes
 from gradviz.sets import contained, distinct, distinct_pairs
 
@@ -53,6 +54,8 @@ def lacks_gradient(case: Case, leaves: Sequence[int]) -> str:
     """The clause that leaves get no gradient: `w and b never get a gradient`; or, if passes of other optimizers give
     them one, `w gets no gradient before a step of its optimizer`."""
     is_one = len(leaves) == 1
+    if case.query.of(Lacks).penalties.keys() >= set(leaves):
+        return f"only a penalty on {'its' if is_one else 'their'} own values brings {case.called(leaves)} a gradient"
     if set(leaves).isdisjoint(case.query.of(Ledger).starved):
         return f"{case.called(leaves)} never get{'s' * is_one} a gradient"
     its = "its" if is_one else "their"
@@ -88,7 +91,7 @@ def _candidates(case: Case) -> dict[int, str]:
     nothing_learns = len(case.training.stepped) > 0 and not families and not case.training.trained
     left_out = asked | _still_waiting(case, came)
     found = {}
-    for tensor in sorted({*lacks.never_got, *starved} - left_out):
+    for tensor in sorted({*lacks.never_got, *starved, *lacks.penalties} - left_out):
         made = query.tensors.made(tensor)
         if not isinstance(made, TensorMade) or made.how == "gradient":
             continue
@@ -129,7 +132,8 @@ def _severity(case: Case, tensor: int, made: TensorMade, families: set[str]) -> 
         return ""  # a library made it where nothing was recorded, and shows it nowhere else
     if case.query.places.line(made.site) in case.of(_lines_of_states):
         return NOTE
-    return WARNING if case.training.trained and case.query.names.of(tensor) else NOTE
+    is_missed = any(value.type == "NoneType" for value in case.query.of(wrong_values))  # as a `.grad`
+    return WARNING if (case.training.trained or is_missed) and case.query.names.of(tensor) else NOTE
 
 
 def _lines_of_states(case: Case) -> set[tuple[str, int]]:
@@ -309,8 +313,8 @@ def learns_in_another_model(case: Case, leaf: int) -> bool:
 
 
 def _learning(case: Case) -> dict[str, int]:
-    """The parameters that got a gradient, by name."""
-    got = set(case.trace.table(Kind.ACCUMULATED)["tensor"].tolist())
+    """The parameters that learn from data, by name."""
+    got = set(case.trace.table(Kind.ACCUMULATED)["tensor"].tolist()) - case.query.of(Lacks).penalties.keys()
     return {name: number for number, name in case.trace.parameters.items() if number in got}
 
 

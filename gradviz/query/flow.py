@@ -201,10 +201,11 @@ class Separation:
 
 
 class Ways:
-    """All ways to one root, as they were at the event where its pass begins."""
+    """All ways to one root, as they were at the event where its pass begins, but for those through the tensors
+    `without`."""
 
-    def __init__(self, query: Query, root: int, at: int) -> None:
-        self.query, self.root, self.at = query, root, at
+    def __init__(self, query: Query, root: int, at: int, without: Container[int] = ()) -> None:
+        self.query, self.root, self.at, self._without = query, root, at, without
         # Cached: the searches need these once for each op that reads a tensor.
         self._graph = query.of(Downstream)
         self._has_parameters = cache(self._reads_parameters)
@@ -356,7 +357,8 @@ class Ways:
     def _of_op(self, event: int, tensor: int, is_write: bool) -> list[Hop]:
         passes = self.query.nodes.of_op(event) and event not in self._graph.flat
         blocks = not passes or self._is_without_gradient(event, tensor)
-        sources = [one for one in dict.fromkeys(self._graph.inputs(event)) if one and one != tensor]
+        known = dict.fromkeys(self._graph.inputs(event))
+        sources = [one for one in known if one and one != tensor and one not in self._without]
         return [Hop(source, event, blocks, blocks and is_write) for source in sources]
 
     def _is_without_gradient(self, event: int, tensor: int) -> bool:

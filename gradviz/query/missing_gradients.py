@@ -4,6 +4,7 @@ they name the same line."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -12,6 +13,7 @@ import numpy as np
 
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Accumulated, Kind, OpRan, PassBegan, TensorMade
 from gradviz.events.values import TRANSFORM
+from gradviz.query import ops as op_sets
 from gradviz.query.copies import copied_from, equal_result, original, read_in_its_line
 from gradviz.query.failures import refused
 from gradviz.query.flow import (
@@ -26,20 +28,20 @@ from gradviz.query.flow import (
 )
 from gradviz.query.moment import Moment
 from gradviz.query.numbers_read import NumbersRead
-from gradviz.query.ops import CONVERTING, COPYING, SHARING, SPLITTING
 from gradviz.query.pass_owners import PassOwners
 from gradviz.query.query import Query
 from gradviz.query.scopes import FUNCTION
 from gradviz.query.statements import function_of, returned_at
 from gradviz.query.training import Training
 from gradviz.query.writes import Writes
-from gradviz.sets import contained, without
+from gradviz.sets import contained, distinct, without
 from gradviz.tracefile import Site
 
 PARAMETER = "Parameter"
 FROM_OUTSIDE = {"from_numpy", "tensor", "as_tensor", "asarray", "new_tensor", "FloatTensor", "Tensor"}
 _NEW = {"randn", "rand", "zeros", "ones", "empty", "full", "arange", "randint", "gradient", PARAMETER}
 _LEAVES = 256  # the most leaves that are explained
+_RESULTS = 10_000  # the most tensors computed from a leaf that are looked at
 _SITES = 8  # the most lines that begin passes, whose passes are examined
 
 
@@ -84,7 +86,7 @@ class Lacks:
 
     def __init__(self, query: Query) -> None:
         self.query, self.trace = query, query.trace
-        self._ways: dict[tuple[int, int], Ways] = {}
+        self._ways: dict[tuple[int, int, int], Ways] = {}
         self._known: dict[tuple[int, int], Lacking | None] = {}
         self._copies: dict[tuple[int, int], dict[int, int]] = {}
 
@@ -102,7 +104,7 @@ class Lacks:
         cut = self._cut(leaf, begun)
         if cut is not None and not self._is_without_grad_mode(cut.event):
             return cut
-        results = self.query.of(Downstream).results(leaf)
+        results = self._results(leaf)
         numbers = self._through_numbers(leaf, begun, results)
         if (
             cut is not None
@@ -112,6 +114,68 @@ class Lacks:
         if numbers is not None or any(leaf in self._asked(one) for one in begun):
             return numbers
         return self._not_on_a_way(leaf, begun, results)
+
+    def _results(self, leaf: int) -> dict[int, list[int]]:
+        """All tensors that were computed from a leaf, and the leaf itself, with the ops that read each; but for what
+        is its penalty."""
+        penalty, graph = self.penalties.get(leaf, frozenset()), self.query.of(Downstream)
+
+        def onward(tensor: int) -> Iterator[int]:
+            return (one for one in graph.onward(tensor) if one not in penalty)
+
+        return {
+            one: [op for op in graph.readers(one) if penalty.isdisjoint(self.query.tensors.op(op).outputs)]
+            for one in reach([leaf], onward, _RESULTS)
+            if one
+        }
+
+    @cached_property
+    def penalties(self) -> dict[int, frozenset[int]]:
+        """The leaves that all gradients reach through penalties on their own values, so that no data has a part in
+        them, while other leaves learn from data. With each leaf, the tensors of its penalties."""
+        received = distinct(self.trace.table(Kind.RECEIVED)["node"])
+        training = self.query.of(Training)
+        got = distinct(self.trace.table(Kind.ACCUMULATED)["tensor"])
+        pairs = ((leaf, self._penalty(leaf, received)) for leaf in got.tolist() if leaf in training.holders)
+        found = {leaf: penalty for leaf, penalty in pairs if penalty}
+        learning = {*got.tolist()} & training.holders.keys() - found.keys()
+        return found if learning else {}
+
+    def _penalty(self, leaf: int, received: np.ndarray) -> frozenset[int]:
+        """The tensors that were computed from a leaf alone, up to the scalars that are terms of sums, if nothing else
+        brings it gradients; else none. `received` are the nodes that received gradients."""
+        own, sums, waiting = {leaf}, set[int](), [leaf]
+        while waiting and len(own) + len(sums) < _RESULTS:
+            tensor = waiting.pop()
+            for op in self._learning_readers(tensor, received):
+                others = [one for one in op.inputs if one and one not in own and one != tensor]
+                is_sum = op.op in op_sets.ADDING | op_sets.JOINING and self.query.tensors.shape(tensor) in (
+                    (),
+                    (1,),
+                )
+                if tensor in own and not others:
+                    group = own
+                elif tensor != leaf and (is_sum or (tensor in sums and self._is_linear(op, others))):
+                    group = sums
+                else:
+                    return frozenset()
+                waiting += [one for one in op.outputs if one not in group]
+                group.update(op.outputs)
+        return frozenset(own - {leaf}) if sums and not waiting else frozenset()
+
+    def _learning_readers(self, tensor: int, received: np.ndarray) -> Iterator[OpRan]:
+        """The ops outside of passes that read a tensor and whose nodes received gradients."""
+        for event in self.query.of(Downstream).readers(tensor):
+            is_inside = self.query.passes.contains(np.array([event]))[0]
+            if not is_inside and contained(self.query.nodes.of_op(event), received).any():
+                yield self.query.tensors.op(event)
+
+    def _is_linear(self, op: OpRan, others: list[int]) -> bool:
+        """Whether an op sums, or scales by what has no graph."""
+        has_graph = any(self.query.tensors.requires_grad(one, op.index) for one in others)
+        return op.op in op_sets.SUMS | op_sets.REDUCTIONS | op_sets.JOINING | op_sets.NEGATING or (
+            op.op in op_sets.MULTIPLYING | op_sets.DIVIDING and not has_graph
+        )
 
     def _is_without_memory(self, leaf: int) -> bool:
         """Whether a leaf lies on the meta device: it only tells a shape, as in the empty copy of a model into which
@@ -127,7 +191,7 @@ class Lacks:
     def cut_from(self, leaf: int, root: int, at: int) -> OpRan | TensorMade | None:
         """The event that cuts a leaf off from a root whose pass begins (or is refused) at an event; None if no event
         does."""
-        way = self.ways(root, at).separation(leaf)
+        way = self._separation(leaf, root, at)
         return way.cut if way is not None and not way.is_copy else None
 
     @cached_property
@@ -147,8 +211,8 @@ class Lacks:
 
     @cached_property
     def without_gradient(self) -> dict[int, Lacking]:
-        """The reasons for the leaves that never got a gradient; only for the first of many leaves."""
-        pairs = ((leaf, self.of(leaf)) for leaf in self.never_got[:_LEAVES])
+        """The reasons for the leaves that never got a gradient, or only from penalties; for the first of many."""
+        pairs = ((leaf, self.of(leaf)) for leaf in [*self.never_got, *self.penalties][:_LEAVES])
         return {leaf: lacking for leaf, lacking in pairs if lacking is not None}
 
     def place(self, lacking: Lacking) -> Site | None:
@@ -186,11 +250,21 @@ class Lacks:
         lost = [leaf for leaf, why in self.without_gradient.items() if why.lack is Lack.OFF_PATH]
         return {leaf: path for path, leaves in self.query.modules.whole(lost) for leaf in leaves}
 
-    def ways(self, root: int, at: int) -> Ways:
-        """The ways to a root whose pass begins at an event."""
-        if (root, at) not in self._ways:
-            self._ways[root, at] = Ways(self.query, root, at)
-        return self._ways[root, at]
+    def ways(self, root: int, at: int, without: frozenset[int] = frozenset()) -> Ways:
+        """The ways to a root whose pass begins at an event, but for those through the tensors `without`."""
+        key = root, at, len(without)
+        if key not in self._ways:
+            self._ways[key] = Ways(self.query, root, at, without)
+        return self._ways[key]
+
+    def _separation(self, leaf: int, root: int, at: int) -> Separation | None:
+        """The separation of a leaf from a root. What penalties alone bring a leaf is no way."""
+        is_penalised = leaf in self.penalties
+        return self.ways(root, at, self._all_penalties if is_penalised else frozenset()).separation(leaf)
+
+    @cached_property
+    def _all_penalties(self) -> frozenset[int]:
+        return frozenset().union(*self.penalties.values())
 
     def _begun(self, leaf: int, until: int) -> list[Begun]:
         """The first pass of a leaf from each line that begins passes."""
@@ -209,7 +283,7 @@ class Lacks:
         gradients. Of equal ways it is the one to the last root."""
         ways: list[tuple[Separation, Begun]] = []
         for one in reversed(begun):
-            way = self.ways(one.root, one.at).separation(leaf)
+            way = self._separation(leaf, one.root, one.at)
             if way is not None and not way.is_copy and leaf not in self._asked(one):
                 ways.append((way, one))
         cuts = [(way, one) for way, one in ways if way.cut is not None]
@@ -377,7 +451,7 @@ class Lacks:
             maker = self.query.tensors.made(result)
             if readers or maker is None or not earlier < maker.index < max(outside, default=-1):
                 continue
-            if isinstance(maker, OpRan) and maker.op in SHARING and maker.inputs:
+            if isinstance(maker, OpRan) and maker.op in op_sets.SHARING and maker.inputs:
                 detached.append(maker)
         with_graph = (one for one in detached if one.grad_enabled)
         return next((one.index for one in (*with_graph, *detached)), -1)
@@ -396,7 +470,15 @@ class Lacks:
         ops = map(self.query.tensors.op, readers)
         with_grad = [op.index for op in ops if op.grad_enabled and op.outputs]  # `dist.send` has no result
         if not readers:
-            if self._is_template(leaf, begun) or self._is_stood_in_for(leaf) or leaf in self._converted:
+            is_own = (
+                leaf in self.penalties and leaf not in self.trace.parameters
+            )  # it may be what the penalty is for
+            if (
+                is_own
+                or self._is_template(leaf, begun)
+                or self._is_stood_in_for(leaf)
+                or leaf in self._converted
+            ):
                 return None
             return self._as_number(leaf, (leaf,)) or Lacking(leaf, Lack.UNUSED, -1)
         if with_grad and self.query.passes.roots.intersection(self.query.tensors.op(max(with_grad)).outputs):
@@ -442,10 +524,10 @@ class Lacks:
         op = self.query.tensors.op(event)
         if op.outputs and op.outputs[0] in op.inputs and not self.query.nodes.of_op(event):
             return self.query.of(Writes).leaf_of(op.outputs[0]) > 0
-        if op.op in SPLITTING and self.query.of(NumbersRead).first_use(op.outputs, event):
+        if op.op in op_sets.SPLITTING and self.query.of(NumbersRead).first_use(op.outputs, event):
             return False
         readers = self.query.of(Downstream).readers
-        return op.op in COPYING | CONVERTING | SPLITTING and all(
+        return op.op in op_sets.COPYING | op_sets.CONVERTING | op_sets.SPLITTING and all(
             self._only_copies(reader) for out in op.outputs for reader in readers(out)
         )
 

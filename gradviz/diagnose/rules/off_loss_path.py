@@ -29,6 +29,7 @@ itself writes to again and again: it searches their values without gradients.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -37,11 +38,11 @@ from gradviz.diagnose.fix import Fix, typed_as, typed_for
 from gradviz.diagnose.lost_change import lost_changes
 from gradviz.diagnose.rule import NOTE, WARNING, Case, Found, Kind, Need, Rule
 from gradviz.diagnose.without_gradient import Wanting, lacking, lacks_gradient, learns_in_other_blocks
-from gradviz.query.dropped_results import Dropped, dropped
+from gradviz.query.dropped_results import Dropped, are_used, dropped
 from gradviz.query.flow import leaves_of, op_of
 from gradviz.query.missing_gradients import Lack, Lacks
 from gradviz.query.ops import CONVERTING, SUMS
-from gradviz.query.source_trees import assigned_to, following, names_read, statement_at
+from gradviz.query.source_trees import assigned_to, following, names_read, statement_at, trees
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import PassInfo, Site
 from gradviz.words.escape import shortened
@@ -80,7 +81,10 @@ def off_loss_path(case: Case) -> Iterator[Found]:
     for one in case.query.of(dropped):
         if one.site.place.line not in lines and _is_of_training(case, one):
             yield _thrown_away(case, one)
-    yield from _unused_penalties(case)
+    for found in (*_unused_penalties(case), *_unread_terms(case)):
+        line = found.site.place.line if isinstance(found.site, Site) else 0
+        if line not in lines:
+            yield found
 
 
 def _overwritten(case: Case, event: int) -> tuple[str, Fix | None]:
@@ -124,10 +128,91 @@ def _thrown_away(case: Case, one: Dropped) -> Found:
     )
 
 
+# --- terms that no line reads
+
+
+def _unread_terms(case: Case) -> Iterator[Found]:
+    """Scalars with a graph that the program assigns to a variable again and again. No line reads the variable, but to
+    give it its next value."""
+    ops, begun = case.trace.table(Kind.OP), case.trace.table(Kind.PASS_BEGAN).events
+    callers = {number: case.query.places.callers(number) for number in distinct(ops.sites).tolist()}
+    outside = ops.events[~(ops["in_pass"] > 0)]
+    for file, statement in _never_read(case):
+        lines = range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
+        sites = [
+            number
+            for number, around in callers.items()
+            if any(site.place.file == file and site.place.line in lines for site in around)
+        ]
+        events = outside[contained(ops.sites[~(ops["in_pass"] > 0)], sites)] if sites else outside[:0]
+        rounds = np.searchsorted(begun, events)
+        last = events[np.append(rounds[1:] != rounds[:-1], True)[: len(events)]]
+        if len(last) < _ROUNDS or are_used(case.query, last):
+            continue
+        op = case.query.tensors.op(int(last[0]))
+        result, requires_grad = op.outputs[0] if op.outputs else 0, case.query.tensors.requires_grad
+        of_root = any(one in case.query.passes.roots for one in op.inputs if one)
+        if (
+            not result
+            or of_root
+            or case.query.tensors.shape(result) != ()
+            or not requires_grad(result, op.index)
+        ):
+            continue
+        leaves = tuple(leaf for leaf in leaves_of(case.query, result) if leaf in case.training.trained)
+        if leaves:
+            name = assigned_to(statement)
+            yield Found(
+                f"{name} is computed with its graph, and no line reads it: {case.called(leaves)} learn"
+                f"{'s' * (len(leaves) == 1)} nothing from it",
+                f"use {name} in the loss, or do not compute it",
+                (op.index,),
+                site=case.query.places.of_line(file, statement.lineno),
+                tensors=leaves,
+            )
+
+
+def _never_read(case: Case) -> Iterator[tuple[str, ast.Assign | ast.AugAssign]]:
+    """The assignments to variables that no other statement of their function, or of their file, reads."""
+    for file, tree in case.query.of(trees).items():
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+        readers: dict[ast.AST, dict[str, set[str]]] = {one: _readers(one) for one in (tree, *functions)}
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Assign | ast.AugAssign):
+                continue
+            name = assigned_to(node)
+            around = [one for one in functions if one.lineno <= node.lineno <= (one.end_lineno or 0)]
+            is_read = not readers[around[-1] if around else tree].get(name, set()) <= {name}
+            is_number = _NUMBER.search(ast.unparse(node.value))
+            if name.isidentifier() and not is_read and not is_number and not name.startswith(_UNWANTED):
+                yield file, node
+
+
+def _readers(scope: ast.AST) -> dict[str, set[str]]:
+    """The variables that a function or a file reads; with each, the targets of the statements that read it, empty for a
+    statement that is no assignment."""
+    found: dict[str, set[str]] = {}
+    for node in ast.walk(scope):
+        parts = (
+            ast.iter_child_nodes(node)
+            if hasattr(node, "body")
+            else [node]
+            if isinstance(node, ast.stmt)
+            else []
+        )
+        target = assigned_to(node) if isinstance(node, ast.Assign | ast.AugAssign) else ""
+        for part in parts:
+            for name in names_read(part) if not isinstance(part, ast.stmt) or part is node else ():
+                found.setdefault(name, set()).add(target)
+    return found
+
+
 # --- penalties that reach no root
 
 
 _LEAST = 3  # passes from one line
+_NUMBER = re.compile(r"\.(item|tolist|numpy)\(\)$|^(float|int|round)\(")  # a value that is no tensor
+_ROUNDS = 2  # the fewest in which a term is computed
 _MOST = 256  # the most results of a gradient that are looked at
 
 

@@ -237,7 +237,7 @@ class Modules(Lookup):
     def _sizes(self, leaves: Iterable[int]) -> _Sizes:
         """The sizes of the modules that hold some leaves, counted over these."""
         names, sizes = self.trace.parameters, _Sizes(Counter(), Counter())
-        for leaf in set(leaves):
+        for leaf in set(leaves) - self.trace.buffers:
             paths = list(_modules_of(names.get(leaf, "")))
             sizes.all.update(paths)
             if leaf in self._wanting:

@@ -1,5 +1,6 @@
 """`frozen-parameter`: requires_grad was switched off at all leaves of a root, so that backward() fails; or at a whole
-parameter group of an optimizer, for good; or at a single layer with random values, between layers that learn. Also
+parameter group of an optimizer, for good; or at a layer, or a module in an optimizer, with random values between layers
+that learn. Also
 reported: parameters that are frozen and switched on again before any op reads them; a line that sets a misspelt
 `requires_grad`, as `p.require_grad = False`, or the `requires_grad` of a module, which has none, so that nothing is
 frozen.
@@ -31,13 +32,15 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from gradviz.diagnose.fix import Edit, Fix, Spot, as_leaf, removed, typed_as
 from gradviz.diagnose.rule import ERROR, WARNING, Case, Found, Rule, Site
 from gradviz.diagnose.without_gradient import Rootless, rootless
 from gradviz.errors import nearest
 from gradviz.events.kinds import Kind, TensorMade
 from gradviz.query.copies import LOADED, original
-from gradviz.query.flow import leaves_of, transposed_of
+from gradviz.query.flow import NEAR, leaves_of, transposed_of
 from gradviz.query.ops import RANDOM_STARTS, TRANSPOSING
 from gradviz.query.source_trees import trees
 from gradviz.query.statements import StatementsRun
@@ -297,13 +300,14 @@ class FrozenLayer:
 
 
 def _frozen_layers(case: Case) -> list[FrozenLayer]:
-    """The single layers that are frozen for good between layers that learn. Use `case.of(_frozen_layers)`."""
+    """The layers, or modules of several layers, that are frozen for good between layers that learn. A module has to be
+    in an optimizer, and a layer that learns behind it. Use `case.of(_frozen_layers)`."""
     names = case.trace.parameters
     frozen = {leaf: event for leaf, event in _layers_switched_off(case).items() if leaf in names}
     learning = {names[leaf] for leaf in case.training.trained if leaf in names}
     layers: dict[str, list[int]] = {}
-    for leaf in frozen:
-        layers.setdefault(_module(names[leaf]), []).append(leaf)
+    for path, leaves in case.query.modules.whole(frozen):
+        layers.setdefault(_module(path) if path in map(names.get, leaves) else path, []).extend(leaves)
     frozen_names = {names[leaf] for leaf in frozen}
     found = []
     for path, leaves in layers.items():
@@ -318,7 +322,14 @@ def _frozen_layers(case: Case) -> list[FrozenLayer]:
         if _is_said_to_stay(case, path, event):
             continue
         before = _learning_before(case, leaves)
-        if before and all(_has_a_random_start(case, leaf, frozen[leaf]) for leaf in leaves):
+        is_single = len({_module(names[leaf]) for leaf in leaves}) == 1
+        if not is_single and (
+            not case.training.holders.keys() >= set(leaves) or not _learns_behind(case, leaves)
+        ):
+            continue
+        shapes = {leaf: case.query.tensors.shape(leaf) or () for leaf in leaves}
+        matrices = [leaf for leaf, shape in shapes.items() if len(shape) >= _MATRIX]
+        if before and all(_has_a_random_start(case, leaf, frozen[leaf]) for leaf in matrices):
             found.append(FrozenLayer(path, tuple(leaves), event, before))
     return found
 
@@ -370,6 +381,19 @@ def _learning_before(case: Case, leaves: list[int]) -> tuple[int, ...]:
             return before
         break
     return ()
+
+
+def _learns_behind(case: Case, leaves: list[int]) -> bool:
+    """Whether an op reads a trained leaf beside what was computed from a frozen module."""
+    first = case.query.tensors.op(case.downstream.readers(leaves[0])[0])
+    results = case.downstream.results(first.outputs[0], NEAR) if first.outputs else {}
+    readers = distinct(np.array([op for ops in results.values() for op in ops], np.int64)).tolist()
+    return any(
+        other not in results and transposed_of(case.query, other) in case.training.trained
+        for reader in readers
+        for other in case.downstream.inputs(reader)
+        if other
+    )
 
 
 def _uses(case: Case, leaf: int) -> Iterator[int]:

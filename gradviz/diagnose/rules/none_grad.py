@@ -1,4 +1,5 @@
-"""`none-grad`: the program ended because it computed with a `.grad` that is None.
+"""`none-grad`: the program ended because it computed with a `.grad` that is None. It names the line that
+reads it; or, if passes ran, the line that cuts the leaf off from the root, or that makes a new tensor in place of it.
 
 Why it is bad: `.grad` of a leaf is None until a backward pass has reached it, and None has no `item()`, no
 `zero_()` and no product.
@@ -21,10 +22,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from gradviz.diagnose.cut_cures import how_cut
 from gradviz.diagnose.fix import Edit, Fix, Spot, as_leaf, typed_as
 from gradviz.diagnose.own_words import update_in_place
 from gradviz.diagnose.rule import ERROR, Case, Found, Need, Rule
-from gradviz.events.kinds import TensorMade
+from gradviz.events.kinds import OpRan, TensorMade
+from gradviz.query.flow import place_of_cut
 from gradviz.query.missing_gradients import Why, why_no_grad
 from gradviz.query.source_trees import method_calls, statement_at, trees
 from gradviz.query.statements import WrongValue, wrong_values
@@ -67,6 +70,31 @@ def _of_tensor(case: Case, value: WrongValue, tensor: int, name: str) -> Found |
     own = case.words.called(tensor)
     reason = no_grad_reason(stop, tensor, own)
     whose = "" if own == name else f" of {own}"
+    made = case.query.tensors.made(tensor)
+    line = value.failure.site.place.line if value.failure.site is not None else 0
+    if absence.cut is not None and case.trace.passes:
+        why, cure = how_cut(case, absence.cut.index)
+        return Found(
+            f"{own} never gets a gradient: the path to {case.words.called(absence.root)} is cut here, {why}; so "
+            f"{name}.grad is None at line {line}",
+            cure,
+            (absence.cut.index, value.failure.event),
+            site=place_of_cut(case.query, absence.cut.index),
+            tensors=(tensor,),
+        )
+    if (
+        absence.why is Why.NOT_REQUIRED
+        and isinstance(made, OpRan)
+        and not made.grad_enabled
+        and case.trace.passes
+    ):
+        return Found(
+            f"{name} is a new tensor from here on, without requires_grad (grad mode is off); so {name}.grad is None at "
+            f"line {line}",
+            update_in_place(case, made.index, name),
+            (made.index, value.failure.event),
+            tensors=(tensor,),
+        )
     return Found(
         f"{name}.grad{whose} is None at this line: {reason}",
         _cure(case, value, tensor, name, absence.why),

@@ -29,10 +29,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from gradviz.diagnose.constants import carried, in_targets, in_weights, into_followers, wasted
+from gradviz.diagnose.constants import Link, carried, in_targets, in_weights, into_followers, wasted
 from gradviz.diagnose.fix import Fix, detached, detached_in_each_round
 from gradviz.diagnose.own_words import by_expressions
-from gradviz.diagnose.rule import WARNING, Case, Found, Need, Rule
+from gradviz.diagnose.rule import WARNING, Case, Found, Kind, Need, Rule
+from gradviz.sets import contained
 
 
 @Rule(
@@ -72,10 +73,15 @@ def missing_detach(case: Case) -> Iterator[Found]:
             tensors=link.leaves,
             site=link.site,
         )
-    for target in in_targets(case):
-        yield _of_constant(case, target.tensor, target.op, target.leaves, "is the target of a loss")
+    told: set[int] = set()
+    for link in in_targets(case):
+        told.update(link.leaves)
+        calls = _calls_of(case, link, has_own_name=True)
+        yield _of_constant(case, link.tensor, link.op, link.leaves, "is the target of a loss", calls)
     for link in into_followers(case):
-        yield _of_constant(case, link.tensor, link.op, link.leaves, "comes from a copy of what is trained")
+        if told.isdisjoint(link.leaves):
+            role, calls = "comes from a copy of what is trained", _calls_of(case, link)
+            yield _of_constant(case, link.tensor, link.op, link.leaves, role, calls)
     for weight in in_weights(case):
         yield _of_constant(case, weight.tensor, weight.op, weight.leaves, "weights a log-probability")
 
@@ -88,8 +94,28 @@ def _at_the_site(case: Case, site: int, name: str) -> str:
     return handed[1] if handed and not re.search(rf"\b{re.escape(name)}\b", expression) else name
 
 
-def _of_constant(case: Case, tensor: int, op: int, leaves: tuple[int, ...], role: str) -> Found:
-    name = case.words.called(tensor)
+def _calls_of(case: Case, link: Link, has_own_name: bool = False) -> int:
+    """The site at which the program calls the module of the leaves of a link, last before its op, if that is not the
+    line (`has_own_name`: not in the function) that computes the tensor of the link. 0 if other modules are called
+    there, too, or if it is unknown."""
+    readers = [event for event in case.downstream.readers(link.leaves[0]) if event < link.op]
+    sites = case.query.scopes.entered_at(readers[-1])[:1] if readers else ()
+    call = case.query.places.site(sites[0]) if sites else None
+    here = case.place(case.query.tensors.maker(link.tensor))
+    entered = case.trace.table(Kind.SCOPE_ENTERED)
+    events = entered.events[contained(entered.sites, sites)].tolist() if sites else []
+    models = {entered.object(event).name.partition(".")[0] for event in events}
+    if call is None or len(models) != 1 or not case.query.places.expression(sites[0]):
+        return 0
+    if here is not None and call.place.function == here.place.function:
+        return sites[0] if not has_own_name and call.place.line != here.place.line else 0
+    return sites[0]
+
+
+def _of_constant(
+    case: Case, tensor: int, op: int, leaves: tuple[int, ...], role: str, calls: int = 0
+) -> Found:
+    name = case.query.places.expression(calls) or case.words.called(tensor)
     made = case.query.tensors.maker(tensor)
     constant = f"({name})" if " " in name else name
     return Found(
@@ -99,5 +125,6 @@ def _of_constant(case: Case, tensor: int, op: int, leaves: tuple[int, ...], role
             detached(by_expressions(case, name)),
         ),
         (made if made is not None else op, op),
+        site=calls,
         tensors=leaves,
     )

@@ -68,8 +68,8 @@ def discarded_gradient(case: Case) -> Iterator[Found]:
         is_aside = len(numbers) == len(all_of_site)
         if is_aside and not _between_steps(case, numbers, lives.leaves[lost]):
             continue
-        if _is_of_frozen_leaves(case, by_number[numbers[0]]):
-            continue  # another fault: these passes are meant to train the frozen leaves of the optimizer
+        if _is_for_others(case, by_number[numbers[0]]):
+            continue  # another fault: these passes are meant to train frozen leaves, or those of an idle optimizer
         if any(_are_used(case, number, lost) for number in numbers):
             continue
         # first of a leaf that never gets a gradient that is used
@@ -117,8 +117,17 @@ def _are_followed_unseen(case: Case) -> np.ndarray:
     return (lives.whats == ACCUMULATED) & ~followed & ~contained(lives.leaves, sorted(case.training.owners))
 
 
-def _is_of_frozen_leaves(case: Case, backward_pass: PassInfo) -> bool:
-    """Whether nothing that the optimizers of a pass hold requires grad."""
+def _is_for_others(case: Case, backward_pass: PassInfo) -> bool:
+    """Whether nothing that the optimizers of a pass hold requires grad, or the pass gives gradients to leaves of an
+    optimizer that never steps."""
+    came, stepped = case.trace.table(Kind.ACCUMULATED), case.training.stepped["optimizer"].tolist()
+    got = came["tensor"][came["in_pass"] == backward_pass.number].tolist()
+    if any(
+        case.training.holders.get(leaf, set()).isdisjoint(stepped)
+        for leaf in got
+        if leaf in case.training.holders
+    ):
+        return True
     owners = case.query.of(PassOwners).optimizers(backward_pass.number)
     held = [leaf for leaf, holders in case.training.holders.items() if holders & owners]
     requires_grad = case.query.tensors.requires_grad
@@ -127,17 +136,20 @@ def _is_of_frozen_leaves(case: Case, backward_pass: PassInfo) -> bool:
 
 def _step_before(case: Case, leaf: int, backward_pass: PassInfo, cleared: int) -> int | None:
     """The step of a leaf's optimizer that came just before a pass, if the source has the calls in the order zero_grad,
-    step, backward; else None."""
+    step, backward or step, backward, zero_grad; else None."""
     stepped = case.training.stepped
     steps = stepped.events[contained(stepped["optimizer"], sorted(case.training.holders.get(leaf, ())))]
     earlier = steps[steps < backward_pass.first]
     if not len(earlier):
         return None
     step = int(earlier[-1])
-    sites = [
+    clearing, *calls = (
         case.query.places.site(number) for number in (case.site(cleared), case.site(step), backward_pass.site)
-    ]
-    return step if follow_each_other(case.query, sites) else None
+    )
+    ends = clearing.place if clearing is not None else None
+    lines = [(site.place.file, site.place.line) for site in calls if site is not None]
+    is_last = ends is not None and all(file == ends.file and line < ends.line for file, line in lines)
+    return step if follow_each_other(case.query, calls if is_last else [clearing, *calls]) else None
 
 
 def _between_steps(case: Case, numbers: list[int], leaves: np.ndarray) -> bool:

@@ -54,8 +54,12 @@ def lost_update(case: Case) -> Iterator[Found]:
     known &= has_gradient(case, rows.leaves, rows.steps)
     same, tensors = known & (rows.changes == 0), rows.leaves
     lost = [t for t in distinct(tensors[same]).tolist() if _is_lost(same, known & (tensors == t))]
-    if lost and (_is_narrow(case, lost[0]) or len(lost) >= _SHARE * len(distinct(tensors[known]))):
-        row = int(np.flatnonzero(same & contained(tensors, lost))[0])
+    if not lost:
+        return
+    row = int(np.flatnonzero(same & contained(tensors, lost))[0])
+    of_it = rows.optimizers == rows.optimizers[row]
+    lost = [leaf for leaf in lost if leaf in tensors[of_it]]
+    if _is_narrow(case, lost[0]) or len(lost) >= _SHARE * len(distinct(tensors[known & of_it])):
         if own_step(case, int(rows.optimizers[row])) is not None and not _is_narrow(case, lost[0]):
             return  # what such a step computes is not known
         first = int(rows.steps[same & contained(tensors, lost)].min())

@@ -70,6 +70,7 @@ def _stepped(spot: Spot) -> list[Edit]:
 
 
 _MISSING = "no step follows this pass", Fix("optimizer.step()  # after backward()", _stepped)
+_OTHER = "this line steps an optimizer that steps at another line, too", Fix("step the other optimizer here")
 
 
 @Rule(
@@ -304,9 +305,13 @@ def _without_step(case: Case) -> Iterator[Found]:
             or set(leaves.tolist()) & {*case.training.owners, *case.training.by_hand[1].tolist()}
         ):
             continue
-        last = case.query.passes.by_number[int(passes[-1])]
+        last, other = _meant_for(case, passes)
         unreached = _unreached(case, last)
         why, cure = _UNREACHED if unreached is not None else _MISSING
+        others: tuple[int, ...] = ()
+        if other is not None:
+            unreached, (why, cure) = case.place(other), _OTHER
+            others = case.training.stepped.object(other).parameters
         yield Found(
             f"{why}: {len(passes)} passes give gradients to {case.called(leaves.tolist())}, and their optimizer, made "
             f"at {case.at(made)}, never steps",
@@ -314,9 +319,27 @@ def _without_step(case: Case) -> Iterator[Found]:
             (last.first, made),
             site=unreached or last.site,
             number=last.number,
-            tensors=tuple(leaves.tolist()),
+            tensors=(*leaves.tolist(), *others),
             severity=WARNING,
         )
+
+
+def _meant_for(case: Case, passes: np.ndarray) -> tuple[PassInfo, int | None]:
+    """The last of the passes of an optimizer that never steps; rather one that no step follows before the next pass.
+    If each is followed by a step of another optimizer that also steps at another line: that step, too."""
+    own = [case.query.passes.by_number[int(number)] for number in passes]
+    stepped, firsts = case.training.stepped, [one.first for one in case.trace.passes]
+    ends = [next((first for first in firsts if first > one.first), case.trace.count) for one in own]
+    at = [int(np.searchsorted(stepped.events, one.first)) for one in own]
+    is_followed = [
+        row < len(stepped) and stepped.events[row] < end for row, end in zip(at, ends, strict=True)
+    ]
+    if not all(is_followed):
+        return own[len(own) - 1 - is_followed[::-1].index(False)], None
+    sites = stepped.sites[at]
+    elsewhere = (stepped["optimizer"] == stepped["optimizer"][at[0]]) & (stepped.sites != sites[0])
+    is_other = len(set(sites.tolist())) == 1 and bool(elsewhere.any())
+    return own[-1], int(stepped.events[at[-1]]) if is_other else None
 
 
 def _least(case: Case, leaves: np.ndarray) -> int:

@@ -29,7 +29,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gradviz.diagnose.rule import ERROR, Case, Found, Kind, Need, Rule
-from gradviz.query.missing_gradients import PARAMETER
+from gradviz.query.missing_gradients import PARAMETER, Lack, Lacks
 from gradviz.sets import contained, distinct
 
 
@@ -47,10 +47,16 @@ def recreated_parameter(case: Case) -> Iterator[Found]:
             continue
         if set(leaves.tolist()) & case.training.trained or len({int(p[0]) for p in passes}) < 2:
             continue
+        unused = [one for one in case.query.of(Lacks).without_gradient.values() if one.lack is Lack.UNUSED]
+        shapes = {case.query.tensors.shape(leaf) for leaf in leaves.tolist()}
+        instead = [one.leaf for one in unused if case.query.tensors.shape(one.leaf) in shapes]
+        are = "is" if len(instead) == 1 else "are"
         yield Found(
             f"{case.words.called(int(leaves[0]))} is made anew for each pass, and no step ever changes it: "
-            "what it learns is lost",
+            "what it learns is lost"
+            + bool(instead)
+            * f"; {case.called(instead)}, of the same shape, {are} never used",
             "make it once in __init__(), and use it in forward()",
             (int(later[0]), int(events[0])),
-            tensors=tuple(distinct(leaves).tolist()),
+            tensors=(*distinct(leaves).tolist(), *instead),
         )

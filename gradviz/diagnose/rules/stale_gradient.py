@@ -37,6 +37,7 @@ from gradviz.sets import distinct
     ERROR,
     "gradients that are not cleared after a step, so that the next pass adds to them",
     needs=(Need.PASSES, Need.TRAINING),
+    follows=("not-updated",),
     at_once=True,
 )
 def stale_gradient(case: Case) -> Iterator[Found]:

@@ -111,7 +111,7 @@ def _stepped_twice(case: Case) -> Iterator[Found]:
             "gradient is used for two steps",
             f"give {case.called(leaves)} to one of the two optimizers only",
             (made[at], made[1 - at], min(rounds[leaves[0]])),
-            tensors=leaves,
+            tensors=(*leaves, *case.query.of(Ledger).homeless),  # which one of the two was to hold
             severity=WARNING,
         )
 

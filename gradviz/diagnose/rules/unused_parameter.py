@@ -45,7 +45,7 @@ from gradviz.query.missing_gradients import Lack
     WARNING,
     "a parameter that no op reads",
     needs=(Need.PASS, Need.DETAILS),
-    follows=("detached-path", "stale-optimizer", "no-graph"),
+    follows=("detached-path", "stale-optimizer", "no-graph", "recreated-parameter"),
 )
 def unused_parameter(case: Case) -> Iterator[Found]:
     unused = {

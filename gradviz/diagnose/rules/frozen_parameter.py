@@ -1,9 +1,8 @@
 """`frozen-parameter`: requires_grad was switched off at all leaves of a root, so that backward() fails; or at a whole
 parameter group of an optimizer, for good; or at a layer, or a module in an optimizer, with random values between layers
-that learn. Also
-reported: parameters that are frozen and switched on again before any op reads them; a line that sets a misspelt
-`requires_grad`, as `p.require_grad = False`, or the `requires_grad` of a module, which has none, so that nothing is
-frozen.
+that learn. Also reported: parameters that are frozen and switched on again before any op reads them; a line that sets a
+misspelt `requires_grad`, as `p.require_grad = False`, or the `requires_grad` of a module, which has none, so that
+nothing is frozen.
 
 Why it is bad: a frozen parameter never learns. If no leaf requires grad, backward() raises. If a group is frozen, its
 learning rate has no effect.

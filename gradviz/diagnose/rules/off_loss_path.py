@@ -1,7 +1,8 @@
 """`off-loss-path`: a leaf that should learn is used, but no result that is computed from it reaches a root. Also
 reported: a penalty on the gradient of `autograd.grad(..., create_graph=True)`, or weights adapted by it, that reach no
 root in each round of the training; a result that the program throws away, as of `a.masked_fill(mask, 0)` for
-`a = a.masked_fill(mask, 0)`.
+`a = a.masked_fill(mask, 0)`; a scalar with a graph that is computed again and again and assigned to a variable that no
+line reads.
 
 Why it is bad: these results have no effect on training, and the leaf gets no gradient.
 

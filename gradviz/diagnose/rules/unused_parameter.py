@@ -1,4 +1,5 @@
-"""`unused-parameter`: a leaf that should learn never gets a gradient, because no op reads it.
+"""`unused-parameter`: a leaf that should learn never gets a gradient, because no op reads it. So
+it is for a parameter of a module that only a penalty on its values reads.
 
 Why it is bad: the leaf takes memory and a place in the optimizer, and the part of the model that it was meant for is
 missing.

@@ -95,8 +95,8 @@ def _at_the_site(case: Case, site: int, name: str) -> str:
 
 
 def _calls_of(case: Case, link: Link, has_own_name: bool = False) -> int:
-    """The site at which the program calls the module of the leaves of a link, last before its op, if that is not the
-    line (`has_own_name`: not in the function) that computes the tensor of the link. 0 if other modules are called
+    """The event at which the program calls the module of the leaves of a link, last before its op, if that is not at
+    the line (`has_own_name`: not in the function) that computes the tensor of the link. 0 if other modules are called
     there, too, or if it is unknown."""
     readers = [event for event in case.downstream.readers(link.leaves[0]) if event < link.op]
     sites = case.query.scopes.entered_at(readers[-1])[:1] if readers else ()
@@ -107,15 +107,16 @@ def _calls_of(case: Case, link: Link, has_own_name: bool = False) -> int:
     models = {entered.object(event).name.partition(".")[0] for event in events}
     if call is None or len(models) != 1 or not case.query.places.expression(sites[0]):
         return 0
-    if here is not None and call.place.function == here.place.function:
-        return sites[0] if not has_own_name and call.place.line != here.place.line else 0
-    return sites[0]
+    is_near = here is not None and call.place.function == here.place.function
+    if here is not None and is_near and (has_own_name or call.place.line == here.place.line):
+        return 0
+    return max(event for event in events if event < link.op)
 
 
 def _of_constant(
     case: Case, tensor: int, op: int, leaves: tuple[int, ...], role: str, calls: int = 0
 ) -> Found:
-    name = case.query.places.expression(calls) or case.words.called(tensor)
+    name = case.query.places.expression(case.site(calls)) if calls else case.words.called(tensor)
     made = case.query.tensors.maker(tensor)
     constant = f"({name})" if " " in name else name
     return Found(
@@ -124,7 +125,6 @@ def _of_constant(
             f"{constant}.detach()  # or compute it under torch.no_grad()",
             detached(by_expressions(case, name)),
         ),
-        (made if made is not None else op, op),
-        site=calls,
+        (calls or (made if made is not None else op), op),
         tensors=leaves,
     )

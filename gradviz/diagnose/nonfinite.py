@@ -40,6 +40,7 @@ class Source(Enum):
     NODE = "a node computed it from finite gradients"
     RECEIVED = "a node received it: a hook returned it, or backward() was given it"
     NOT_RECORDED = "it came with inputs whose values were not recorded"
+    UNWATCHED = "it was in data that an op took, in a pass of which only the graph is known"
     RANK = "an all_reduce brought it into a gradient that was finite on this rank"
 
 
@@ -165,6 +166,11 @@ class _Bad:
         """Whether a tensor has a NaN or an infinity just after an event."""
         return any(self.counts(tensor, at))
 
+    def is_unwatched(self, state: State) -> bool:
+        """Whether a state is the first of a tensor that came to be while nothing was watched."""
+        maker = self.case.query.tensors.made(state.tensor) if state.since < 0 else None
+        return isinstance(maker, TensorMade) and maker.how == UNWATCHED
+
     def is_not_recorded(self, tensor: int, at: int) -> bool:
         """Whether a tensor may be bad just after an event: neither its values were recorded, nor those of the tensor
         that it was reshaped from."""
@@ -242,11 +248,15 @@ def _up_from(case: Case, bad: _Bad, root: int, end: int, number: int) -> Origin:
         if carrier is None:
             break
         state, at = carrier, event - 1
+        if bad.is_unwatched(state) and (base := tensors.base(state)) and bad.is_bad(base.tensor, at):
+            state = base  # data that was taken out of other data
     source = Source.OP
     if tensors.is_op(event):
         read = filter(None, tensors.reads(event))
         if any(bad.is_not_recorded(state.tensor, event - 1) for state in read):
             source = Source.NOT_RECORDED
+    elif bad.is_unwatched(state):
+        source, event = Source.UNWATCHED, _taker(case, state.tensor)
     elif case.trace.kinds[event] != Kind.MUTATED:
         source = Source.DATA
     else:  # a step before it, in a pass without values, may have been the first
@@ -255,6 +265,21 @@ def _up_from(case: Case, bad: _Bad, root: int, end: int, number: int) -> Origin:
         source = Source.STEP if is_first else Source.NOT_RECORDED
     harm = min(end, case.trace.count - 1)
     return Origin(source, event, state.tensor, harm, number, bad.counts(state.tensor, at)[0])
+
+
+def _taker(case: Case, tensor: int) -> int:
+    """The first op that took a tensor."""
+    inputs = case.trace.table(Kind.OP).lists("inputs")
+    return int(case.trace.table(Kind.OP).events[inputs.owners[inputs.values == tensor][0]])
+
+
+def as_recorded(case: Case, op: OpRan, tensor: int) -> int:
+    """What an op took in place of a tensor the last time that its line was watched; 0 if that is not known."""
+    ops = case.trace.table(Kind.OP)
+    before = ops.events[(ops.sites == op.site) & (ops.events < op.index)].tolist()
+    alike = [one for one in map(case.query.tensors.op, before) if one.op == op.op]
+    at = op.inputs.index(tensor)
+    return alike[-1].inputs[at] if alike and at < len(alike[-1].inputs) else 0
 
 
 def _carrier(case: Case, bad: _Bad, op: OpRan) -> State | None:

@@ -14,8 +14,8 @@ called so often that it may override them as well. No object is built for an eve
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from types import FrameType, TracebackType
+from collections.abc import Mapping, Sequence
+from types import FrameType, MappingProxyType, TracebackType
 from typing import Any, NamedTuple
 
 from gradviz.events.field_types import Edge, Flow, Group, Living, Root, Rule, Saved
@@ -36,6 +36,32 @@ class State(NamedTuple):
     flags: int = 0
     version: int = 0
     base: int = 0
+
+
+class Entered(NamedTuple):
+    """A scope that was entered: where, and the fields of its event."""
+
+    where: int
+    scope: int
+    kind: str
+    name: str
+    type: str
+    training: bool
+
+
+class Made(NamedTuple):
+    """How a node came to be: the place of its op, the event of the op with its text, rule and inputs, the open scopes,
+    the rule of the node, and the tensors that it is the `grad_fn` of (0 for those that the op did not return)."""
+
+    where: int
+    event: int
+    op: str
+    args: str
+    rule: Rule
+    inputs: tuple[int, ...]
+    scopes: tuple[Entered, ...]
+    node_rule: Rule
+    outputs: tuple[int, ...]
 
 
 class LeafHistogram(NamedTuple):
@@ -61,7 +87,8 @@ class Listener:
 
     If it `wants_changes`, the value of a tensor of more than `values.SMALL` elements that a step of an optimizer has
     written may be a `handles.Changed`. If it `wants_histograms`, it is given those of the leaves at a few passes, and
-    the last. `passes_begun` is the number of passes so far."""
+    the last. `passes_begun` is the number of passes so far. `made` tells how the nodes of the pass under way came to
+    be, if the listener notes it."""
 
     __slots__ = ()
     detailed: bool = True
@@ -70,6 +97,12 @@ class Listener:
     wants_changes: bool = False
     wants_histograms: bool = False
     passes_begun: int = 0
+    made: Mapping[int, Made] = MappingProxyType({})
+
+    def wakes(self, loss: float) -> bool:
+        """Whether the pass that is about to begin from this loss is wanted after all, though the source rests: it emits
+        its graph then, and the pass in detail."""
+        return False
 
     @property
     def detailed_passes(self) -> bool:

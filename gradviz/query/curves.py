@@ -240,9 +240,10 @@ def _finite(values: np.ndarray) -> np.ndarray:
 
 
 def reasons(query: Query) -> dict[int, str]:
-    """Why each pass that was recorded in detail was: it is one of the first, or a sample of all; or it came behind a
-    NaN (`nan`), a jump of the loss or the norm (`jump`) or an exception (`error`) that was noticed, or behind trouble
-    in what was recorded (`trouble`). Empty for a run that was not recorded with `--passes auto`."""
+    """Why each pass that was recorded in detail was: it is one of the first, or a sample of all; or it began from a
+    loss that is NaN or has jumped, or came behind a NaN (`nan`), a jump of the loss or the norm (`jump`) or an
+    exception (`error`) that was noticed, or behind trouble in what was recorded (`trouble`). Empty for a run that was
+    not recorded with `--passes auto`."""
     trace = query.trace
     first = first_of(trace.meta.get("passes", ""))
     if first is None:
@@ -260,7 +261,8 @@ def reasons(query: Query) -> dict[int, str]:
 
 
 def _reason(number: int, first: int, causes: dict[int, str]) -> str:
-    before = (causes.get(number - distance) for distance in range(1, BEHIND_TROUBLE + 1))
+    nearest = 1 if is_regular(number) else 0  # a pass may be recorded for its own loss
+    before = (causes.get(number - distance) for distance in range(nearest, BEHIND_TROUBLE + 1))
     if number <= first:
         return FIRST_PASSES
     return next(filter(None, before), SAMPLE if is_regular(number) else TROUBLE)

@@ -30,7 +30,7 @@ from gradviz.sources.tracebacks import has_our_frames, without_our_frames
 from gradviz.system.process import at_fork, work_of_children
 from gradviz.tracefile import Recorder, Sites
 from gradviz.tracefile.chosen import AutoPasses, Passes, passes_of
-from gradviz.tracefile.recorder import InputsRecorder
+from gradviz.tracefile.recorder import ChoosingRecorder, InputsRecorder
 from gradviz.tracefile.sites import LIBRARY, USER
 
 _MOST = 4  # recordings that have ended and are remembered
@@ -252,7 +252,8 @@ class record:
         settings = self.passes, sites, meta, self.scope is not None, self.last, self.say
         keeps_inputs = self.values == INPUTS
         inputs = InputsRecorder(self.path, *settings) if keeps_inputs else None
-        self.recorder = inputs or Recorder(self.path, self.values, *settings)
+        kind = ChoosingRecorder if isinstance(self.passes, AutoPasses) else Recorder
+        self.recorder = inputs or kind(self.path, self.values, *settings)
         listener = self.through(self.recorder) if self.through is not None else self.recorder
         if self.scope is not None:
             listener = self.in_scope = InScope(listener, self.scope)

@@ -13,7 +13,7 @@ AUTO = "auto"
 NAN, JUMP = "nan", "jump"  # why passes behind a pass are chosen, by its numbers
 FIRST = 10  # the passes with which such a choice begins
 BEHIND_TROUBLE = 3
-_MOST_TROUBLES = 8
+_MOST_TROUBLES = 8  # of each kind
 _JUMP = 10  # so many times the median is a jump
 _REMEMBERED = 64  # sizes of which it is the median
 _LEAST = 10
@@ -46,7 +46,7 @@ class AutoPasses:
     def __init__(self, first: int = FIRST) -> None:
         self.first = first
         self.closely_until = 0  # the last pass that is chosen because of trouble
-        self.troubles = 0
+        self.troubles = {NAN: 0, JUMP: 0}  # an exception counts as a jump
         self.written_until = 0  # the last pass that is written
         self.is_bad_written = False  # whether it has a NaN
         self.is_bad_since = False  # whether what is written behind it has one
@@ -85,7 +85,7 @@ class AutoPasses:
         while self.turns:
             passes_begun, is_bad = self.turns.popleft()
             is_new = is_bad and not (self.was_bad or self.has_bad_numbers)
-            if is_new and self._look_closely(passes_begun if behind is None else behind):
+            if is_new and self._look_closely(NAN, passes_begun if behind is None else behind):
                 self.last_by_values = passes_begun
             self.was_bad = is_bad
 
@@ -105,18 +105,25 @@ class AutoPasses:
         is_trouble = not was_bad if is_bad else any(jumps)
         if not is_trouble:
             return ""
-        is_chosen = passes_begun == self.last_by_values or self._look_closely(passes_begun)
-        return (NAN if is_bad else JUMP) if is_chosen else ""
+        why = NAN if is_bad else JUMP
+        is_chosen = passes_begun == self.last_by_values or self._look_closely(why, passes_begun)
+        return why if is_chosen else ""
+
+    def foresees(self, loss: float) -> bool:
+        """Whether the pass that begins from this loss is trouble."""
+        if math.isfinite(loss):
+            return self.losses.is_jump(abs(loss)) and self.troubles[JUMP] < _MOST_TROUBLES
+        return not self.has_bad_numbers and self.troubles[NAN] < _MOST_TROUBLES
 
     def failed(self, passes_begun: int) -> None:
         """Note that an exception was raised."""
-        self._look_closely(passes_begun)
+        self._look_closely(JUMP, passes_begun)
 
-    def _look_closely(self, passes_begun: int) -> bool:
+    def _look_closely(self, why: str, passes_begun: int) -> bool:
         """Choose the passes behind the present one, unless this was done so often, or is so already."""
-        if self.troubles >= _MOST_TROUBLES or passes_begun <= self.closely_until:
+        if self.troubles[why] >= _MOST_TROUBLES or passes_begun <= self.closely_until:
             return False
-        self.troubles += 1
+        self.troubles[why] += 1
         self.closely_until = passes_begun + BEHIND_TROUBLE
         return True
 
@@ -133,9 +140,14 @@ class _Usual:
         self.last: deque[float] = deque(maxlen=_REMEMBERED)
 
     def takes(self, size: float) -> bool:
-        """Note a size. Returns whether it is more than ten times the median of those before it."""
-        known = sorted(self.last)
+        """Note a size. Returns whether it is a jump."""
+        is_jump = self.is_jump(size)
         self.last.append(size)
+        return is_jump
+
+    def is_jump(self, size: float) -> bool:
+        """Whether a size is more than ten times the median of those before it."""
+        known = sorted(self.last)
         return len(known) >= _LEAST and size > _JUMP * known[len(known) // 2] > 0
 
 

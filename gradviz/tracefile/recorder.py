@@ -21,10 +21,10 @@ import numpy as np
 
 from gradviz.events.counters import next_tensor_number
 from gradviz.events.event_layout import LAYOUTS, ROW
-from gradviz.events.field_types import Living
+from gradviz.events.field_types import Living, Rule
 from gradviz.events.handles import READERS, reader_of
 from gradviz.events.kinds import DETAILS, Kind
-from gradviz.events.listener import LeafHistogram, State, Where
+from gradviz.events.listener import Entered, LeafHistogram, Made, State, Where
 from gradviz.events.values import GRADIENT, INPUTS, LARGEST, LAST, SMALL
 from gradviz.tracefile.batch import Batch, Renumbered
 from gradviz.tracefile.chosen import AutoPasses, Passes, chosen_text
@@ -38,6 +38,7 @@ from gradviz.tracefile.writer import Writer, has_distant
 
 _UNWRITTEN = 0.1  # the seconds that the writer may be behind
 _MOST_UNLOOKED = 4  # the passes with values that are left out before these values are looked at
+_MOST_MADE = 1 << 17  # nodes: no pass ever ends those of evaluations
 _PACK = {kind: layout.pack for kind, layout in LAYOUTS.items()}
 
 
@@ -386,6 +387,88 @@ class Recorder(Frequent):
         self.detailed = self.passes_begun + 1 in self.passes
         # With a pass the optimizer step after it is of interest, and the tensors that the next pass begins with.
         self.keeps_values = self.values != "none" and (self.detailed or was_detailed)
+
+
+class ChoosingRecorder(Recorder):
+    """A Recorder that chooses passes while the program runs, and notes how the nodes of the pass under way came to be:
+    so a pass can be chosen of which nothing but the graph is at hand."""
+
+    def __init__(self, path: Path | str, *settings: Any) -> None:
+        self.made: dict[int, Made] = {}
+        self.open_scopes: dict[int, tuple[Entered, ...]] = {}  # by thread
+        self.last_ops: dict[
+            int, tuple[Any, ...]
+        ] = {}  # the first fields of a Made, by thread, and what the op returned
+        super().__init__(path, *settings)
+
+    def wakes(self, loss: float) -> bool:
+        if self.auto is None or not self.auto.foresees(loss):
+            return False
+        with self.lock:
+            self.detailed, self.keeps_values = True, self.values != "none"
+        return True
+
+    def scope_entered(
+        self, where: Where, scope: int, kind: str, name: str, type: str, training: bool = False
+    ) -> None:
+        site = self.place(where)
+        super().scope_entered(site, scope, kind, name, type, training)
+        entered, thread = Entered(site, scope, kind, name, type, training), get_ident()
+        self.open_scopes[thread] = (*self.open_scopes.get(thread, ()), entered)
+
+    def scope_left(self, scope: int) -> None:
+        super().scope_left(scope)
+        thread = get_ident()
+        self.open_scopes[thread] = tuple(
+            one for one in self.open_scopes.get(thread, ()) if one.scope != scope
+        )
+
+    def op(self, where: Where, op: str, args: str, rule: Rule, in_pass: int, *fields: Any) -> None:
+        site = self.place(where) if self.detailed else 0
+        super().op(site, op, args, rule, in_pass, *fields)
+        if self.detailed and not in_pass:
+            _, inputs, outputs, *_ = fields
+            self._note_op(site, op, args, rule, inputs, outputs)
+
+    def differentiated(
+        self, where: Where, op: str, args: str, rule: Rule, in_pass: int, *fields: Any
+    ) -> None:
+        site = self.place(where) if self.detailed else 0
+        super().differentiated(site, op, args, rule, in_pass, *fields)
+        if self.detailed and not in_pass:
+            inputs, output, *_, node, _, _, _ = fields
+            self._note_op(site, op, args, rule, inputs, (output,))
+            self._note_node(node, rule, (output,))
+
+    def node(self, where: Where, node: int, grad_fn: str, op: int | None, rule: Rule, *fields: Any) -> None:
+        super().node(where, node, grad_fn, op, rule, *fields)
+        if self.detailed and op == -1:
+            self._note_node(node, rule, fields[0])
+
+    def nodes_made(self, where: Where, made: Sequence[tuple[Any, ...]]) -> None:
+        super().nodes_made(where, made)
+        if self.detailed:
+            for node, _, rule, outputs, _, _ in made:
+                self._note_node(node, rule, outputs)
+
+    def pass_ended(self, number: int) -> None:
+        super().pass_ended(number)
+        if not self.open_passes:
+            self.made.clear()
+            self.last_ops.clear()
+
+    def _note_op(
+        self, where: int, op: str, args: str, rule: Rule, inputs: Sequence[int], outputs: Sequence[int]
+    ) -> None:
+        thread = get_ident()
+        made = where, self.count, op, args, rule, tuple(inputs), self.open_scopes.get(thread, ())
+        self.last_ops[thread] = made, frozenset(outputs)
+
+    def _note_node(self, node: int, rule: Rule, outputs: Sequence[int]) -> None:
+        if len(self.made) < _MOST_MADE and (last := self.last_ops.get(get_ident())) is not None:
+            made, returned = last
+            shown = tuple(tensor if tensor in returned else 0 for tensor in outputs)
+            self.made[node] = Made._make((*made, rule, shown))
 
 
 class InputsRecorder(Recorder):

@@ -98,7 +98,7 @@ def _of_saved(case: Case, error: Failure) -> Found:
     """The finding for the first write to a saved tensor of the node, after the node was made."""
     made = case.query.nodes.event(error.node)
     write = None if made is None else _first_write(case, error, made)
-    saver = case.words.node_name(error.node)
+    saver = case.words.node_name(error.node) if error.node else "an op of this pass"
     carried = carried_into(case, error.node, error.number) if error.node and error.number else 0
     why = f"; {case.words.called(carried)} leads to it from an earlier round" if carried else ""
     cure = _between_rounds(case, carried) if carried else None

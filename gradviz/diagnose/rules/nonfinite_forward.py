@@ -27,12 +27,12 @@ from collections.abc import Iterator
 
 from gradviz.diagnose.domain_cures import in_the_domain
 from gradviz.diagnose.fix import Edit, Fix, Spot, argument_of, bracketed
-from gradviz.diagnose.nonfinite import Origin, Source, first_bad
+from gradviz.diagnose.nonfinite import Origin, Source, as_recorded, first_bad
 from gradviz.diagnose.rule import ERROR, Case, Found, Need, Rule
-from gradviz.events.kinds import Kind, PassSummed
+from gradviz.events.kinds import Kind, OpRan, PassSummed
 from gradviz.events.values import INPUTS
 from gradviz.query.birth import taken_and_given
-from gradviz.query.ops import DIVIDING, LOGARITHMS
+from gradviz.query.ops import DIVIDING, LOGARITHMS, function_name
 from gradviz.words.numbers import brief
 
 _OF_ONE_NUMBER = (
@@ -55,6 +55,8 @@ def nonfinite_forward(case: Case) -> Iterator[Found]:
     origin = case.of(first_bad)
     if origin is not None and origin.source is Source.NOT_RECORDED:
         yield _not_recorded(case, origin)
+    if origin is not None and origin.source is Source.UNWATCHED:
+        yield _unwatched(case, origin)
     if origin is None or origin.source not in (Source.OP, Source.DATA, Source.WRITE):
         return
     bad = "NaN" if origin.is_nan else "an infinity"
@@ -99,9 +101,14 @@ def _not_recorded(case: Case, origin: Origin) -> Found:
     """The finding if the values before a NaN or infinity were not recorded. It names only the line of the pass."""
     bad, events = "NaN" if origin.is_nan else "an infinity", (origin.harm, origin.event)
     first = _first_without_details(case, origin.number)
-    if first:
-        missing = f"{first}-{origin.number}" if first < origin.number else f"{first}"
-        those = f"passes {missing} were" if first < origin.number else f"pass {missing} was"
+    if _is_of_graph(case, origin):
+        told = f"and of pass {origin.number} only the graph is known, not all values"
+        cure = f"record it with gradviz trace --passes {origin.number}: the values before are known then"
+        events = (origin.event, origin.harm)
+    elif first:
+        last = origin.number - bool(case.query.passes.by_number[origin.number].recorded)
+        missing = f"{first}-{last}" if first < last else f"{first}"
+        those = f"passes {missing} were" if first < last else f"pass {missing} was"
         told = f"and {those} not recorded in detail"
         cure = f"record that with gradviz trace --passes {missing}: the line is named then"
         events = (case.query.passes.by_number[origin.number].first, origin.event)
@@ -120,9 +127,31 @@ def _not_recorded(case: Case, origin: Origin) -> Found:
     )
 
 
+def _unwatched(case: Case, origin: Origin) -> Found:
+    """The finding if an op took bad data in a pass of which only the graph is known. It says what gave the data in the
+    passes that were watched."""
+    bad, op = "NaN" if origin.is_nan else "an infinity", case.query.tensors.op(origin.event)
+    twin = as_recorded(case, op, origin.tensor)
+    maker = case.query.tensors.maker(twin) if twin else None
+    taken = case.words.called(twin) if twin else f"what {function_name(op.op)} takes"
+    if maker is not None and case.query.tensors.is_op(maker):
+        site = case.query.tensors.op(maker).site
+        gave = f"{case.words.expression(site, 60)}{case.words.at_line(site)}"
+        taken += f", which {gave} gave in the passes that were watched,"
+    return Found(
+        f"{taken} has {bad} here in pass {origin.number}; {_harm(case, origin)}",
+        f"gradviz trace --passes {origin.number} records what made it",
+        (origin.event, origin.harm),
+        number=origin.number,
+        tensors=(origin.tensor,),
+    )
+
+
 def _seen_in(case: Case, origin: Origin) -> str:
     """What a NaN or infinity is seen in: a tensor, or the numbers that are kept of each pass."""
     event = case.trace.event(origin.event)
+    if isinstance(event, OpRan) and not event.site:
+        return f"the result of {function_name(event.op)}"
     if not isinstance(event, PassSummed):
         return case.words.called(origin.tensor)
     if event.has_loss and not math.isfinite(event.loss):
@@ -130,15 +159,24 @@ def _seen_in(case: Case, origin: Origin) -> str:
     return f"the gradient of {case.words.called(event.tensor)}"
 
 
+def _is_of_graph(case: Case, origin: Origin) -> bool:
+    """Whether the op that gave the number belongs to the pass itself, which was recorded, though values of it were
+    not."""
+    if not case.query.tensors.is_op(origin.event) or case.trace.meta.get("values") == "none":
+        return False
+    passes = case.query.passes.by_number
+    before = passes.get(origin.number - 1)
+    is_in_it = before is None or (before.last is not None and before.last < origin.event)
+    return bool(passes[origin.number].recorded) and is_in_it
+
+
 def _first_without_details(case: Case, number: int) -> int:
     """The first of the passes up to one in which the number may have come to be, as no details of them were recorded;
     0 if there are none, or if no values were recorded."""
     if case.trace.meta.get("values") == "none" or number not in case.query.passes.by_number:
         return 0
-    if not case.query.passes.by_number[number].recorded:
-        return _behind_finite_norms(case, number)
-    last = max((one.number for one in case.trace.passes if one.number < number and one.recorded), default=0)
-    return last + 1 if last + 1 < number else 0
+    first, is_recorded = _behind_finite_norms(case, number), case.query.passes.by_number[number].recorded
+    return 0 if is_recorded and first == number else first
 
 
 def _behind_finite_norms(case: Case, number: int) -> int:

@@ -39,68 +39,106 @@ from gradviz.sources.torch_recorder.shared import Source, safely
 from gradviz.sources.torch_recorder.tensor_values import Unseen
 from gradviz.system.process import make_room_for_graph
 
-_MOST = 16  # the most elements of a recomputed value
+_MOST = 16  # the most elements of a recomputed value under `create_graph`
 _NUMBERS = (
     "exponent",
     "other",
 )  # arguments of ops that are numbers, by their names on nodes
 _PLAIN = (int, float, bool, complex)
-_OF_SELF: dict[str, Callable[[torch.Tensor, Mapping[str, Any]], torch.Tensor]] = {
-    "PowBackward0": lambda x, numbers: x.pow(numbers["exponent"]),
-    "SinBackward0": lambda x, numbers: x.sin(),
-    "CosBackward0": lambda x, numbers: x.cos(),
-    "LogBackward0": lambda x, numbers: x.log(),
-}
-_OF_EDGES: dict[str, Callable[[Sequence[torch.Tensor], Mapping[str, Any]], torch.Tensor]] = {
-    "MulBackward1": lambda inputs, numbers: inputs[0] * numbers["other"],
-    "AddBackward0": lambda inputs, numbers: torch.add(inputs[0], inputs[1], alpha=numbers["alpha"]),
-    "NegBackward0": lambda inputs, numbers: -inputs[0],
-}
 _Key = tuple[int, int]  # the identity of a node, and the index of its output
 
 
+class _Op:
+    """The op of a node. It is called with the position and the saved name of an operand, which it gives as far as the
+    node has saved it, or its value is known at the edge. Raises LookupError otherwise."""
+
+    def __init__(
+        self, fn: Any, saved: Mapping[str, torch.Tensor], found: Mapping[_Key, torch.Tensor], most: int
+    ) -> None:
+        self.fn, self.saved, self.found, self.most = fn, saved, found, most
+
+    def __call__(self, at: int = 0, name: str = "self") -> torch.Tensor:
+        value = self.saved.get(name)
+        if value is None:
+            target, nr = self.fn.next_functions[at]
+            if target is None:
+                raise LookupError
+            value = target.variable if hasattr(target, "variable") else self.found[id(target), nr]
+        if numel(value) > self.most:
+            raise LookupError
+        return detach(value)
+
+    def number(self, name: str) -> Any:
+        """An argument that is no tensor."""
+        return getattr(self.fn, f"_saved_{name}")
+
+    def reshaped(self) -> torch.Tensor:
+        """Its one operand, in the shape of the result."""
+        return self(0, "").reshape(self.fn._input_metadata[0].shape)
+
+    @property
+    def along(self) -> dict[str, Any]:
+        """The arguments `dim` and `keepdim`."""
+        dims = [
+            dim - (1 << 64) if dim >> 63 else dim for dim in self.number("dim")
+        ]  # PyTorch shows them unsigned
+        return {"dim": dims, "keepdim": self.number("keepdim")}
+
+
+# The result of an op from its operands: of those that save neither their result nor are saved by what follows.
+_AGAIN: dict[str, Callable[[_Op], torch.Tensor]] = {
+    "AbsBackward0": lambda op: op().abs(),
+    "AddBackward0": lambda op: torch.add(op(0, ""), op(1, ""), alpha=op.number("alpha")),
+    "AddmmBackward0": lambda op: torch.addmm(op(0, ""), op(1, "mat1"), op(2, "mat2")),
+    "CosBackward0": lambda op: op().cos(),
+    "DivBackward0": lambda op: op() / op(1, "other"),
+    "Log1PBackward0": lambda op: op().log1p(),
+    "LogBackward0": lambda op: op().log(),
+    "MeanBackward0": lambda op: op(0, "").mean(),
+    "MeanBackward1": lambda op: op(0, "").mean(**op.along),
+    "MmBackward0": lambda op: op() @ op(1, "mat2"),
+    "MulBackward0": lambda op: op() * op(1, "other"),
+    "MulBackward1": lambda op: op(0, "") * op.number("other"),
+    "NegBackward0": lambda op: -op(0, ""),
+    "PowBackward0": lambda op: op().pow(op.number("exponent")),
+    "SinBackward0": lambda op: op().sin(),
+    "SubBackward0": lambda op: torch.sub(op(0, ""), op(1, ""), alpha=op.number("alpha")),
+    "SumBackward0": lambda op: op(0, "").sum(),
+    "SumBackward1": lambda op: op(0, "").sum(**op.along),
+    "TBackward0": lambda op: op(0, "").t(),
+    **dict.fromkeys(
+        ("ViewBackward0", "UnsafeViewBackward0", "UnsqueezeBackward0", "SqueezeBackward1"), _Op.reshaped
+    ),
+}
+
+
 def inner_values(
-    identity: Identity, nodes: Sequence[Any], known: Mapping[_Key, torch.Tensor]
+    saved: Mapping[Any, Mapping[str, torch.Tensor]], known: Mapping[_Key, torch.Tensor], most: int = _MOST
 ) -> dict[_Key, torch.Tensor]:
-    """The values between these new nodes, as far as they can be known. The oldest node comes first; `known` are the
-    values that the program has."""
+    """The values between nodes, as far as they can be known. `saved` has what each node saved, the oldest first;
+    `known` are the values that the program has. What would be computed from more than `most` elements is left out."""
     values = dict(known)
     if torch._C._len_torch_dispatch_stack():  # a dispatch mode of the program would see the reads
         return values
-    for fn in nodes:
-        for name, saved in _saved(identity, fn).items():
-            if saved.grad_fn is not None:
-                values.setdefault((id(saved.grad_fn), saved.output_nr), saved)
+    for fn, tensors in saved.items():
+        for name, tensor in tensors.items():
+            if tensor.grad_fn is not None:
+                values.setdefault((id(tensor.grad_fn), tensor.output_nr), tensor)
             elif name == "result" and len(fn._input_metadata) == 1:
-                values.setdefault((id(fn), 0), saved)
-    for fn in nodes:
-        if (id(fn), 0) in values:
+                values.setdefault((id(fn), 0), tensor)
+    for fn, tensors in saved.items():
+        again = _AGAIN.get(fn.name())
+        if again is None or (id(fn), 0) in values:
             continue
-        value, form = _computed_again(identity, fn, values), fn._input_metadata[0]
-        if value is not None and value.dtype == form.dtype and tuple(value.shape) == tuple(form.shape):
+        try:
+            with no_grad():
+                value = again(_Op(fn, tensors, values, most))
+        except (LookupError, RuntimeError, AttributeError):  # an operand is not known, or is of another form
+            continue
+        form = fn._input_metadata[0]
+        if value.dtype == form.dtype and tuple(value.shape) == tuple(form.shape):
             values[id(fn), 0] = value
     return values
-
-
-def _computed_again(identity: Identity, fn: Any, found: Mapping[_Key, torch.Tensor]) -> torch.Tensor | None:
-    """The recomputed result of the op of a node, if its inputs are known and small; otherwise None."""
-    numbers = numbers_of(fn)
-    of_self, of_edges = _OF_SELF.get(fn.name()), _OF_EDGES.get(fn.name())
-    with no_grad():
-        if of_self is not None:
-            x = _saved(identity, fn).get("self")
-            return of_self(detach(x), numbers) if x is not None and numel(x) <= _MOST else None
-        if of_edges is not None:
-            inputs = [_at_edge(target, nr, found) for target, nr in fn.next_functions]
-            known = [detach(x) for x in inputs if x is not None and numel(x) <= _MOST]
-            return of_edges(known, numbers) if len(known) == len(inputs) else None
-    return None
-
-
-def _at_edge(target: Any, nr: int, found: Mapping[_Key, torch.Tensor]) -> torch.Tensor | None:
-    if target is None:
-        return None
-    return target.variable if hasattr(target, "variable") else found.get((id(target), nr))
 
 
 def numbers_of(fn: Any) -> dict[str, Any]:
@@ -250,7 +288,7 @@ class Gradients:
         made = [g for g in produced if g is not None and g.grad_fn is not None]
         nodes = identity.new_nodes([g.grad_fn for g in made])
         seen = {(id(g.grad_fn), g.output_nr): g for g in made}
-        inner = inner_values(identity, [fn for fn, _, _ in nodes], seen)
+        inner = inner_values({fn: _saved(identity, fn) for fn, _, _ in nodes}, seen)
         for fn, record, nexts in nodes:
             outputs, values, flags = [], [], []
             for nr, form in enumerate(fn._input_metadata):

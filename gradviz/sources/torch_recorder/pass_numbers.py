@@ -191,8 +191,30 @@ class PassNumbers:
         self.counted.clear()
         self.changed.clear()
         with torch._C.DisableTorchFunction():
-            self.loss = _loss_of(roots)
+            self.loss = self.loss_of(roots)
         self._read_late()
+
+    @staticmethod
+    def loss_of(roots: Any) -> torch.Tensor | float | None:
+        """The number that a pass begins at: read, if it lies on the CPU. None for several roots, or several
+        elements."""
+        if not isinstance(roots, torch.Tensor):
+            if len(roots) != 1:
+                return None
+            (roots,) = roots
+        if (
+            type(roots) not in PLAIN
+            or roots.layout is not torch.strided
+            or numel(roots) != 1
+            or is_complex(roots)
+            or roots.is_meta
+        ):
+            return None
+        if roots.is_cpu and roots.dtype in _READ_IN_PLACE:
+            return float(np.frombuffer(bytes_of(roots), in_numpy(roots.dtype))[0])
+        with unheard(), no_grad():
+            check_room(roots)
+            return float(item(roots)) if roots.is_cpu else clone(detach(roots))
 
     @safely
     def ended(self) -> None:
@@ -366,24 +388,3 @@ def _together(norms: Sequence[float]) -> float:
 
 def _first_bad(norms: Sequence[float]) -> int:
     return next((at for at, norm in enumerate(norms) if not math.isfinite(norm)), 0)
-
-
-def _loss_of(roots: Any) -> torch.Tensor | float | None:
-    """The number that a pass begins at: read, if it lies on the CPU. None for several roots, or several elements."""
-    if not isinstance(roots, torch.Tensor):
-        if len(roots) != 1:
-            return None
-        (roots,) = roots
-    if (
-        type(roots) not in PLAIN
-        or roots.layout is not torch.strided
-        or numel(roots) != 1
-        or is_complex(roots)
-        or roots.is_meta
-    ):
-        return None
-    if roots.is_cpu and roots.dtype in _READ_IN_PLACE:
-        return float(np.frombuffer(bytes_of(roots), in_numpy(roots.dtype))[0])
-    with unheard(), no_grad():
-        check_room(roots)
-        return float(item(roots)) if roots.is_cpu else clone(detach(roots))

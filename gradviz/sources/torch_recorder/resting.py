@@ -16,9 +16,12 @@ import torch
 
 from gradviz.events.counters import next_pass_number
 from gradviz.events.kinds import UNWATCHED
+from gradviz.sources.torch_recorder.backward import Pass
 from gradviz.sources.torch_recorder.known_things import is_leaf
+from gradviz.sources.torch_recorder.live_passes import LivePasses
 from gradviz.sources.torch_recorder.pass_numbers import PassNumbers
 from gradviz.sources.torch_recorder.shared import Source, safely
+from gradviz.sources.torch_recorder.tensor_values import unheard
 from gradviz.sources.torch_recorder.watching import Replaced, Watching
 
 _Plain = torch._C.DisableTorchFunction
@@ -35,6 +38,7 @@ class Resting:
         self.thread = 0  # the thread that rests
         self.below = 0  # the modes of the program that were below ours
         self.taken_out: list[tuple[Any, str, Any, Any]] = []  # ...with what is in their place meanwhile
+        self.live = LivePasses(source)
         # for each leaf, as the trace has it: its gradient, and whether it requires grad
         self.leaves: dict[int, tuple[int, bool]] = {}
 
@@ -136,6 +140,26 @@ class Resting:
         """Note the beginning of a pass that is watched, and whether the step behind it is, too."""
         self.is_step_wanted = self.source.follows_passes
         self.numbers.began(number, roots)
+
+    @safely
+    def wakes(self, roots: Any) -> bool:
+        """End the rest if the listener wants the pass that is about to begin, because of its loss, and emit its
+        graph."""
+        listener, loss = self.source.listener, None
+        if listener is not None and threading.get_ident() == self.thread:
+            with _Plain():
+                loss = self.numbers.loss_of(roots)
+        if not isinstance(loss, float) or not self.source.listener.wakes(loss):  # type: ignore[union-attr]
+            return False
+        self.end()
+        with _Plain(), unheard():
+            self.live.tell([roots] if isinstance(roots, torch.Tensor) else list(roots))
+        return True
+
+    @safely
+    def remember(self, current: Pass) -> None:
+        """Note what a watched pass has shown, which is about to end."""
+        self.live.remember(current)
 
     def passed(self, engine: Callable[..., Any], roots: Any, args: Any, kwargs: Any) -> Any:
         """The result of a pass that is not watched: its beginning, its end and its loss are emitted."""

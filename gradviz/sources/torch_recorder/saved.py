@@ -59,6 +59,22 @@ class SavedTensors:
             names = self._names[type(fn)] = tuple(name for name in dir(fn) if name.startswith(RAW))
         return names
 
+    def unchanged(self, fn: Any) -> list[tuple[str, torch.Tensor]]:
+        """The tensors that a node saved, by their names there. A tensor that hooks packed is left out, as unpacking it
+        runs the program's code; so is a tensor that was written to or freed since."""
+        found = []
+        for attribute in self.names(fn):
+            name = attribute.removeprefix(RAW)
+            try:
+                raw = getattr(fn, attribute)
+                parts = raw if isinstance(raw, (tuple, list)) else (raw,)
+                if all(part.unpack_hook is None for part in parts):
+                    getattr(fn, f"_saved_{name}")  # raises if it was written to since
+                    found += [(name, part.data) for part in parts]
+            except (RuntimeError, AttributeError):
+                continue
+        return [(name, saved) for name, saved in found if isinstance(saved, torch.Tensor)]
+
     def by(self, fn: Any, candidates: Sequence[torch.Tensor]) -> list[Saved]:
         """The known tensors that a node saved. `candidates` are the tensors of its op, which may be saved as another
         tensor on the same memory."""

@@ -23,7 +23,6 @@ from gradviz.sources.torch_recorder.forward import Forward
 from gradviz.sources.torch_recorder.identity import Identity
 from gradviz.sources.torch_recorder.known_things import NodeRecord, grad_fn_of
 from gradviz.sources.torch_recorder.recording import TorchRecorder
-from gradviz.sources.torch_recorder.saved import RAW
 from gradviz.sources.torch_recorder.shared import Source
 from gradviz.sources.torch_recorder.tensor_values import Unseen
 
@@ -134,11 +133,6 @@ def _failed(line: str) -> None:
     raise RuntimeError(line)
 
 
-def _are_plain(parts: Sequence[Any]) -> bool:
-    """Whether no hook packed any of some saved tensors."""
-    return all(part.unpack_hook is None for part in parts)
-
-
 class _Live:
     """Emits a graph that exists already to a listener."""
 
@@ -151,7 +145,7 @@ class _Live:
         self.names: dict[int, str] = {}
         # by their node and output index
         self.tensors: dict[tuple[int, int], torch.Tensor] = {}
-        self.saved: dict[Any, list[tuple[str, torch.Tensor]]] = {}  # by node: see `_saved_by`
+        self.saved: dict[Any, list[tuple[str, torch.Tensor]]] = {}  # by node: see `SavedTensors.unchanged`
         for name, value in names.items():
             if isinstance(value, torch.Tensor) and not name.startswith("_"):
                 self.names[id(value)] = name
@@ -175,7 +169,7 @@ class _Live:
         nodes = self.identity.new_nodes(fns)
         self.nodes = [fn for fn, _, _ in nodes]
         for fn, _, _ in nodes:
-            self.saved[fn] = self._saved_by(fn)
+            self.saved[fn] = self.identity.saved.unchanged(fn)
             self._note_saved(fn)
         scopes = Scopes(self.listener, calls(self._steps(self.nodes), self.modules))
         for step, (fn, record, nexts) in enumerate(nodes):
@@ -193,22 +187,6 @@ class _Live:
                 self._tell_leaf(saved, None)
             elif name == "result" and len(fn._input_metadata) == 1:
                 self.tensors.setdefault((id(fn), 0), saved)
-
-    def _saved_by(self, fn: Any) -> list[tuple[str, torch.Tensor]]:
-        """The tensors that a node saved, by their names there. A tensor that hooks packed is left out, as unpacking
-        it runs the program's code; so is a tensor that was written to or freed since."""
-        found = []
-        for attribute in self.identity.saved.names(fn):
-            name = attribute.removeprefix(RAW)
-            try:
-                raw = getattr(fn, attribute)
-                parts = raw if isinstance(raw, (tuple, list)) else (raw,)
-                if _are_plain(parts):
-                    getattr(fn, f"_saved_{name}")  # raises if it was written to since
-                    found += [(name, part.data) for part in parts]
-            except (RuntimeError, AttributeError):
-                continue
-        return [(name, saved) for name, saved in found if isinstance(saved, torch.Tensor)]
 
     def _steps(self, nodes: Sequence[Any]) -> list[Step]:
         """The parameters, earlier nodes and data that each node took."""

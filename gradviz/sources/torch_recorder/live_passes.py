@@ -1,0 +1,243 @@
+"""A pass of which only the graph is at hand, because nothing was watched when its forward ran: it is emitted as if it
+had been recorded.
+
+Its nodes are compared with those of the passes that were recorded. Where a recorded pass had the same nodes with the
+same edges, each op has the place, the text and the scopes that it had there. Its values are those that nodes saved, or
+that follow from them. Ops without a node left nothing behind: what they gave is emitted as a tensor that came to be
+unwatched."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import torch
+
+from gradviz.events.counters import next_scope_number, next_tensor_number
+from gradviz.events.kinds import REQUIRES_GRAD, UNWATCHED
+from gradviz.events.listener import NO_RULE, Entered, Made, edges_of
+from gradviz.sources.torch_recorder.backward import Pass, inner_values
+from gradviz.sources.torch_recorder.calls import op_of_node
+from gradviz.sources.torch_recorder.known_things import NodeRecord, Numbered
+from gradviz.sources.torch_recorder.node_formulas import rule_of_node
+from gradviz.sources.torch_recorder.shared import Source
+from gradviz.sources.torch_recorder.tensor_values import Unseen
+
+_MOST_FORMS = 16  # of passes that are remembered
+_MOST_ELEMENTS = 1 << 22  # of a value that is computed again
+_OF_RESULTS = ("result", "total_weight", "reserve")  # what a node saved that its op has computed
+_NOWHERE, _OTHER_LEAF = -1, -2  # edges without a target, and to a leaf that is made anew for each pass
+
+_Form = tuple[tuple[str, tuple[int, ...]], ...]  # the name of each node, and where its edges lead
+
+
+class _Place(NamedTuple):
+    """Where an input of an op comes from: output `nr` of a node, by its place in the pass, or the leaf of that number,
+    or neither: then the op took data without a graph."""
+
+    node: int = -1
+    nr: int = 0
+    leaf: int = 0
+
+
+class _Like(NamedTuple):
+    """How a node came to be in recorded passes, and where the inputs of its op come from. Its arguments are
+    `steady` if all of several passes had the same; None after the first."""
+
+    made: Made
+    inputs: tuple[_Place, ...]
+    steady: bool | None = None
+
+
+class LivePasses:
+    """Emits such passes to a source's listener."""
+
+    def __init__(self, source: Source) -> None:
+        self.source, self.identity = source, source.identity
+        self.known: OrderedDict[_Form, list[_Like | None]] = OrderedDict()
+        self.newest = 0  # the newest tensor as the last of these passes ended: older leaves stay
+
+    def remember(self, current: Pass) -> None:
+        """Note how the nodes of a pass came to be that was recorded."""
+        made = self.source.listener.made if self.source.listener is not None else {}
+        if not made:
+            return
+        records = [record for record in current.records.values() if not record.is_leaf]
+        records.sort(key=lambda record: record.sequence)
+        places = {record.number: at for at, record in enumerate(records)}
+        leaves = {record.number: record for record in current.records.values() if record.is_leaf}
+        targets = [current.targets[record.number] for record in records]
+        edges = [tuple(self._edge(number, places, leaves) for number in numbers) for numbers in targets]
+        form = tuple(zip([record.name for record in records], edges, strict=True))
+        outputs = {
+            tensor: _Place(at, nr)
+            for at, record in enumerate(records)
+            for nr, tensor in enumerate(record.outputs())
+            if tensor
+        }
+        outputs.update((record.first, _Place(leaf=record.first)) for record in leaves.values())
+        likes = [
+            None if (one := made.get(record.number)) is None
+            else _Like(one, tuple(outputs.get(tensor, _Place()) for tensor in one.inputs))
+            for record in records
+        ]  # fmt: skip
+        before = self.known.pop(form, None)
+        self.known[form] = likes if before is None else list(map(_in_common, before, likes))
+        if len(self.known) > _MOST_FORMS:
+            self.known.popitem(last=False)
+        self.newest = next_tensor_number()
+
+    def _edge(self, number: int, places: dict[int, int], leaves: dict[int, NodeRecord]) -> int:
+        """An edge to a node of that number, so that it can be compared."""
+        if number in places:
+            return places[number]
+        leaf = leaves.get(number)
+        return _NOWHERE if leaf is None else self._of_leaf(leaf.first)
+
+    def _of_leaf(self, tensor: int) -> int:
+        return -3 - tensor if tensor <= self.newest else _OTHER_LEAF
+
+    def tell(self, roots: Sequence[Any]) -> None:
+        """Emit the graph of a pass that is about to begin from these roots."""
+        identity = self.identity
+        with_nodes = [root for root in roots if isinstance(root, torch.Tensor) and root.grad_fn is not None]
+        others = [root.node for root in roots if not isinstance(root, torch.Tensor)]
+        nodes = identity.new_nodes([*(root.grad_fn for root in with_nodes), *others])
+        for root in with_nodes:
+            record = identity.record_of(root.grad_fn)
+            if not record.tensor(root.output_nr):
+                record.put(root.output_nr, identity.fresh(root).number)
+        saved = {fn: dict(identity.saved.unchanged(fn)) for fn, _, _ in nodes}
+        known = {(id(root.grad_fn), root.output_nr): root for root in with_nodes}
+        values = inner_values(saved, known, _MOST_ELEMENTS)
+        ops = _Ops(self.source, [record for _, record, _ in nodes], saved, values)
+        likes = self._likes(self._form_of(nodes))
+        for _, group in groupby(zip(nodes, likes, strict=True), _event_of):
+            ops.tell(list(group))
+        ops.leave_scopes()
+
+    def _likes(self, form: _Form) -> list[_Like | None]:
+        """How the nodes of a form came to be in the recorded pass that has most of them in common, from the oldest on.
+        Nothing is known of the others."""
+        best: list[_Like | None] = []
+        for known, likes in self.known.items():
+            common = next((at for at, (one, other) in enumerate(zip(known, form)) if one != other), None)  # noqa: B905
+            common = min(len(known), len(form)) if common is None else common
+            if common >= len(best):
+                best = likes[:common]
+        return [*best, *[None] * (len(form) - len(best))]
+
+    def _form_of(self, nodes: Sequence[Numbered]) -> _Form:
+        places = {fn: at for at, (fn, _, _) in enumerate(nodes)}
+        key = self.identity.key
+
+        def edge(target: Any) -> int:
+            if target is None:
+                return _NOWHERE
+            if target in places:
+                return places[target]
+            record = target.metadata[key]
+            return self._of_leaf(record.first) if record.is_leaf else _NOWHERE
+
+        return tuple((record.name, tuple(edge(target) for target, _ in nexts)) for _, record, nexts in nodes)
+
+
+def _event_of(told: tuple[Numbered, _Like | None]) -> Any:
+    """What nodes of one op have in common, and nodes of others have not."""
+    (_, record, _), like = told
+    return record if like is None else like.made.event
+
+
+def _in_common(before: _Like | None, now: _Like | None) -> _Like | None:
+    """What two passes tell of a node: nothing, if they made it at different places."""
+    if before is None or now is None or _where(before.made) != _where(now.made):
+        return None
+    return now._replace(steady=before.steady is not False and before.made.args == now.made.args)
+
+
+def _where(made: Made) -> tuple[Any, ...]:
+    return made.where, made.op, [(scope.where, scope.name, scope.training) for scope in made.scopes]
+
+
+class _Ops:
+    """Emits the ops of a graph, the oldest first. `records` are those of its nodes, by their places."""
+
+    def __init__(
+        self,
+        source: Source,
+        records: Sequence[NodeRecord],
+        saved: dict[Any, dict[str, torch.Tensor]],
+        values: dict[tuple[int, int], torch.Tensor],
+    ) -> None:
+        self.identity, self.records, self.saved, self.values = source.identity, records, saved, values
+        self.listener: Any = source.listener
+        self.scopes: list[tuple[Entered, int]] = []  # that are open, with the number that they have here
+
+    def tell(self, group: Sequence[tuple[Numbered, _Like | None]]) -> None:
+        """Emit an op, which made these nodes."""
+        listener, like = self.listener, group[-1][1]
+        self._enter(() if like is None else like.made.scopes)
+        where = None if like is None else like.made.where
+        outputs, handles = [], []
+        for (fn, record, _), one in group:
+            for nr, form in enumerate(fn._input_metadata):
+                if one is not None and not (one.made.outputs[nr : nr + 1] or (0,))[0]:
+                    continue  # the program never had it
+                if not record.tensor(nr):
+                    record.put(nr, next_tensor_number())
+                outputs.append(record.tensor(nr))
+                value = self.values.get((id(fn), nr))
+                handles.append(Unseen(form.shape, form.dtype, form.device) if value is None else value)
+        data = [
+            self.identity.number_of(tensor, None, UNWATCHED)
+            for (fn, _, _), _ in group
+            for name, tensor in self.saved[fn].items()
+            if tensor.grad_fn is None and not tensor.requires_grad and not name.startswith(_OF_RESULTS)
+        ]
+        (fn, record, nexts), _ = group[-1]
+        if like is None:
+            op, args, rule = op_of_node(record.name), "", NO_RULE
+            inputs = self.identity.inputs_of(
+                edges_of(self.identity.edges_of(nexts)), self.identity.saved.by(fn, ()), outputs
+            )
+        else:
+            made = like.made if like.steady else like.made._replace(args="", rule=NO_RULE)
+            op, args, rule, inputs = made.op, made.args, made.rule, self._inputs(like.inputs, data)
+        zeros = [0] * len(outputs)
+        flags = [REQUIRES_GRAD] * len(outputs)
+        listener.op(where, op, args, rule, 0, True, inputs, outputs, handles, flags, zeros, zeros)
+        for (fn, record, nexts), one in group:
+            rule = rule_of_node(fn, record.name, len(nexts))
+            if one is not None and one.steady:
+                rule = one.made.node_rule
+            edges = edges_of(self.identity.edges_of(nexts, inputs if len(group) == 1 else ()))
+            listener.node(
+                where, record.number, record.name, -1, rule, record.outputs(), edges, self.identity.saved.by(fn, ()),
+            )  # fmt: skip
+
+    def _inputs(self, places: Sequence[_Place], data: Sequence[int]) -> list[int]:
+        """The inputs of an op, as in the recorded pass. Data is given to an input if there is one of each."""
+        only = data[0] if len(set(data)) == 1 and places.count(_Place()) == 1 else 0
+        return [
+            self.records[place.node].tensor(place.nr) if place.node >= 0 else place.leaf or only
+            for place in places
+        ]
+
+    def _enter(self, wanted: Sequence[Entered]) -> None:
+        """Leave and enter scopes until the wanted ones are open."""
+        common = 0
+        while common < min(len(wanted), len(self.scopes)) and self.scopes[common][0] == wanted[common]:
+            common += 1
+        for _, number in reversed(self.scopes[common:]):
+            self.listener.scope_left(number)
+        del self.scopes[common:]
+        for scope in wanted[common:]:
+            number = next_scope_number()
+            self.listener.scope_entered(scope.where, number, *scope[2:])
+            self.scopes.append((scope, number))
+
+    def leave_scopes(self) -> None:
+        """Leave the scopes that are open."""
+        self._enter(())

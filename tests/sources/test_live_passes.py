@@ -1,0 +1,136 @@
+"""A pass of which only the graph was at hand, as nothing was watched when its forward ran, is recorded all the same."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import gradviz  # noqa: E402
+from gradviz.events.kinds import Named, NodeMade, OpRan, ScopeEntered  # noqa: E402
+from gradviz.events.values import Stat  # noqa: E402
+from gradviz.tracefile import Trace, open_trace  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def recorded(folder: Path, program: Callable[[], object]) -> Trace:
+    """The trace of a program, of which the first ten passes are watched, and some behind them."""
+    path = folder / "run.gradviz"
+    with gradviz.record(path, passes="auto"):
+        program()
+    return open_trace(path)
+
+
+def in_detail(trace: Trace) -> list[int]:
+    return [one.number for one in trace.passes if one.recorded]
+
+
+class Guilty(torch.nn.Module):
+    """A network whose loss is infinite in one pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(8, 16), torch.nn.Linear(16, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.tanh(self.first(x)))
+
+
+def train(guilty: int, x: torch.Tensor, y: torch.Tensor) -> None:
+    torch.manual_seed(0)
+    model = Guilty()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(1, 41):
+        wanted = torch.log(y if step == guilty else y + 1)
+        score = model(x) * wanted
+        loss = (score**2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def of_pass(trace: Trace, number: int) -> list[Any]:
+    """The ops with a node, the nodes and the scopes of a pass, with their lines, and without the numbers of tensors."""
+    began = trace.passes[number - 2].last
+    with_nodes = {event.op for event in trace if isinstance(event, NodeMade)}
+    names = {event.tensor: event.name for event in trace if isinstance(event, Named)}
+    told: list[Any] = []
+    for event in map(trace.event, range(began, trace.passes[number - 1].first)):
+        if isinstance(event, OpRan) and event.index in with_nodes:
+            told.append((event.op, event.args, event.site, [names.get(tensor) for tensor in event.inputs]))
+        elif isinstance(event, NodeMade):
+            told.append(
+                (event.grad_fn, event.site, event.rule, [names.get(edge.tensor) for edge in event.edges])
+            )
+        elif isinstance(event, ScopeEntered):
+            told.append((event.name, event.type, event.site))
+    return told
+
+
+def test_a_pass_that_begins_from_a_bad_loss_is_recorded_from_its_graph(tmp_path: Path) -> None:
+    x, y = torch.randn(4, 8), torch.tensor([[0.5], [0.0], [1.0], [2.0]])
+    with recorded(tmp_path, lambda: train(25, x, y)) as trace:
+        assert 25 in in_detail(trace)
+        assert of_pass(trace, 25) == of_pass(trace, 20)
+        assert len(of_pass(trace, 25)) > 10
+    (found,) = gradviz.check(tmp_path / "run.gradviz").at_least("error")
+    assert "wanted, which torch.log(y if step == guilty else y + 1), line" in found.message
+    assert "gave in the passes that were watched, has an infinity here in pass 25" in found.message
+    line = int(found.place.rpartition(":")[2])
+    assert "score = model(x) * wanted" in linecache.getline(__file__, line)
+
+
+def test_what_is_between_the_nodes_of_a_graph_is_what_the_program_had(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(3, 4)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+    x, seen = torch.randn(5, 3), {}
+
+    def program() -> None:
+        for step in range(1, 16):
+            h = layer(x)
+            shifted = h * 2 - h.mean()
+            flat = torch.softmax(shifted, 1).reshape(-1)
+            loss = (flat.abs() + torch.log1p(flat)).sum() * (1000 if step == 15 else 1)
+            seen.update(addmm=h, sub=shifted, mean=h.mean(), reshape=flat)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    with recorded(tmp_path, program) as trace:
+        assert 15 in in_detail(trace)
+        for event in map(trace.event, range(trace.passes[13].last, trace.passes[14].first)):
+            if isinstance(event, OpRan) and event.op in seen:
+                row = trace.states.valued(event.outputs[0], event.index)
+                assert trace.states.stats[row, Stat.MEAN] == pytest.approx(
+                    seen.pop(event.op).mean().item(), abs=1e-6
+                )
+        assert not seen
+
+
+def test_a_pass_from_a_graph_changes_nothing_of_the_program(tmp_path: Path) -> None:
+    def results(folder: Path | None) -> list[Any]:
+        torch.manual_seed(0)
+        layer = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+        found: list[Any] = []
+
+        def program() -> None:
+            for step in range(1, 31):
+                loss = layer(torch.randn(3, 4)).square().sum() * (1000 if step == 25 else 1)
+                optimizer.zero_grad()
+                loss.backward(retain_graph=True)
+                loss.backward()  # the graph is as it was
+                found.extend((layer.weight.grad.clone(), torch.rand(1)))
+                optimizer.step()
+
+        program() if folder is None else recorded(folder, program).close()
+        return found
+
+    assert all(map(torch.equal, results(None), results(tmp_path)))

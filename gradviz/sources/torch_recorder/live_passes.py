@@ -112,7 +112,7 @@ class LivePasses:
         saved = {fn: dict(identity.saved.unchanged(fn)) for fn, _, _ in nodes}
         known = {(id(root.grad_fn), root.output_nr): root for root in with_nodes}
         values = inner_values(saved, known, _MOST_ELEMENTS)
-        ops = _Ops(self.source, [record for _, record, _ in nodes], saved, values)
+        ops = Ops(self.source, [record for _, record, _ in nodes], saved, values)
         likes = self._likes(self._form_of(nodes))
         for _, group in groupby(zip(nodes, likes, strict=True), _event_of):
             ops.tell(list(group))
@@ -161,8 +161,9 @@ def _where(made: Made) -> tuple[Any, ...]:
     return made.where, made.op, [(scope.where, scope.name, scope.training) for scope in made.scopes]
 
 
-class _Ops:
-    """Emits the ops of a graph, the oldest first. `records` are those of its nodes, by their places."""
+class Ops:
+    """Emits the ops of a graph, the oldest first. `records` are those of its nodes, by their places; `saved` is what
+    they saved, and `values` are their results, by their index, as far as they are known."""
 
     def __init__(
         self,
@@ -193,7 +194,7 @@ class _Ops:
         data = [
             self.identity.number_of(tensor, None, UNWATCHED)
             for (fn, _, _), _ in group
-            for name, tensor in self.saved[fn].items()
+            for name, tensor in self.saved.get(fn, {}).items()
             if tensor.grad_fn is None and not tensor.requires_grad and not name.startswith(_OF_RESULTS)
         ]
         (fn, record, nexts), _ = group[-1]

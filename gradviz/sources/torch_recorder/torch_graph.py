@@ -12,19 +12,17 @@ import torch
 from torch.autograd.graph import GradientEdge
 
 from gradviz.events.counters import next_tensor_number
-from gradviz.events.kinds import REQUIRES_GRAD
-from gradviz.events.listener import NO_RULE, Listener, State, edges_of
+from gradviz.events.listener import Listener, State
 from gradviz.sources.called import Scopes, Step, calls, parameters_of
 from gradviz.sources.pass_at_hand import named_if_freed
 from gradviz.sources.torch_recorder import tensor_values
 from gradviz.sources.torch_recorder.backward import Pass
-from gradviz.sources.torch_recorder.calls import op_of_node
 from gradviz.sources.torch_recorder.forward import Forward
 from gradviz.sources.torch_recorder.identity import Identity
-from gradviz.sources.torch_recorder.known_things import NodeRecord, grad_fn_of
+from gradviz.sources.torch_recorder.known_things import NodeRecord, Numbered, grad_fn_of
+from gradviz.sources.torch_recorder.live_passes import Ops
 from gradviz.sources.torch_recorder.recording import TorchRecorder
 from gradviz.sources.torch_recorder.shared import Source
-from gradviz.sources.torch_recorder.tensor_values import Unseen
 
 
 def tell_pass(roots: Sequence[torch.Tensor], nodes: Sequence[Any], source: Source) -> None:
@@ -145,6 +143,7 @@ class _Live:
         self.names: dict[int, str] = {}
         # by their node and output index
         self.tensors: dict[tuple[int, int], torch.Tensor] = {}
+        self.ops = Ops(self.source, (), {}, self.tensors)
         self.saved: dict[Any, list[tuple[str, torch.Tensor]]] = {}  # by node: see `SavedTensors.unchanged`
         for name, value in names.items():
             if isinstance(value, torch.Tensor) and not name.startswith("_"):
@@ -172,9 +171,9 @@ class _Live:
             self.saved[fn] = self.identity.saved.unchanged(fn)
             self._note_saved(fn)
         scopes = Scopes(self.listener, calls(self._steps(self.nodes), self.modules))
-        for step, (fn, record, nexts) in enumerate(nodes):
+        for step, node in enumerate(nodes):
             scopes.begin(step)
-            self._tell_node(fn, record, nexts)
+            self._tell_node(node)
             scopes.end(step)
         return [self.identity.known[id(root)].number for root in roots]
 
@@ -234,23 +233,13 @@ class _Live:
             state = State(next_tensor_number(), leaf.grad)
             self.listener.accumulated(known.number, record.number, 0, 0, state)
 
-    def _tell_node(self, fn: Any, record: NodeRecord, nexts: Any) -> None:
-        outputs, handles = [], []
-        for nr, form in enumerate(fn._input_metadata):
-            tensor = self.tensors.get((id(fn), nr))
-            number = next_tensor_number() if tensor is None else self.identity.fresh(tensor).number
-            record.put(nr, number)
-            outputs.append(number)
-            handles.append(Unseen(form.shape, form.dtype, form.device) if tensor is None else tensor)
-        edges = edges_of(self.identity.edges_of(nexts))
-        saved = self.identity.saved.by(fn, ())
-        inputs = self.identity.inputs_of(edges, saved, outputs)
-        zeros, flags = [0] * len(outputs), [REQUIRES_GRAD] * len(outputs)
-        self.listener.op(
-            None, op_of_node(record.name), "", NO_RULE, 0, True, inputs, outputs, handles, flags, zeros, zeros
-        )
-        self.listener.node(None, record.number, record.name, -1, NO_RULE, outputs, edges, saved)
-        for nr, number in enumerate(outputs):
+    def _tell_node(self, node: Numbered) -> None:
+        fn, record, _ = node
+        for nr in range(len(fn._input_metadata)):
+            if (tensor := self.tensors.get((id(fn), nr))) is not None:
+                record.put(nr, self.identity.fresh(tensor).number)
+        self.ops.tell([(node, None)])
+        for nr, number in enumerate(record.outputs()):
             tensor = self.tensors.get((id(fn), nr))
             if tensor is None:
                 continue

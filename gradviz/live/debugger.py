@@ -27,7 +27,6 @@ import numpy as np
 from rich.console import Console
 
 from gradviz.errors import GradvizError, text_of
-from gradviz.events.field_types import Rule
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.events.listener import Listener, State, Where
 from gradviz.live.bad_values import BAD, FirstBad
@@ -327,65 +326,30 @@ class Pauses(Listener):
         why = "this error ends the script" if ends_the_script else "an error in a backward pass"
         self._due_at(self.recorder.count - 1, why)
 
-    def op(
-        self,
-        where: Any,
-        op: str,
-        args: str,
-        rule: Rule,
-        in_pass: int,
-        grad_enabled: bool,
-        inputs: Sequence[int],
-        outputs: Sequence[int],
-        values: Sequence[Any],
-        flags: Sequence[int],
-        versions: Sequence[int],
-        bases: Sequence[int],
-    ) -> None:
+    def op(self, where: Any, op: str, args: str, *fields: Any) -> None:
         recorder = self.recorder
+        rule, in_pass, grad_enabled, inputs, outputs, values, flags, versions, bases = fields
         with self.turn:
-            recorder.op(
-                where, op, args, rule, in_pass, grad_enabled, inputs, outputs, values, flags, versions, bases
-            )
+            recorder.op(where, op, args, *fields)
             if self.attend[_OP] and (self.op_names is None or op in self.op_names):
                 states = [*map(State, outputs, values, flags, versions, bases)]
-                fields = (op, args, rule, in_pass, grad_enabled, inputs, outputs)
-                self._happened(Kind.OP, fields, states, recorder.site)
+                told = (op, args, rule, in_pass, grad_enabled, inputs, outputs)
+                self._happened(Kind.OP, told, states, recorder.site)
             if self.bad.looking:
                 self._first_seen(self.bad.of_op(args, inputs, outputs, values))
             if recorder.count >= self.stop_at:
                 self._due()
 
-    def differentiated(
-        self,
-        where: Any,
-        op: str,
-        args: str,
-        rule: Rule,
-        in_pass: int,
-        inputs: Sequence[int],
-        output: int,
-        value: Any,
-        flags: int,
-        version: int,
-        base: int,
-        node: int,
-        grad_fn: str,
-        edges: Sequence[int],
-        saved: Sequence[int],
-    ) -> None:
+    def differentiated(self, where: Any, op: str, args: str, rule: Any, in_pass: int, *fields: Any) -> None:
         recorder = self.recorder
+        inputs, output, value, flags, version, base, node, grad_fn, edges, saved = fields
         with self.turn:
-            recorder.differentiated(
-                where, op, args, rule, in_pass, inputs, output, value, flags, version, base, node, grad_fn,
-                edges, saved,
-            )  # fmt: skip
+            recorder.differentiated(where, op, args, rule, in_pass, *fields)
             at = recorder.count - 2
             if self.attend[_OP] and (self.op_names is None or op in self.op_names):
-                fields = (op, args, rule, in_pass, True, inputs, (output,))
-                self._happened(
-                    Kind.OP, fields, (State(output, value, flags, version, base),), recorder.site, at
-                )
+                told = (op, args, rule, in_pass, True, inputs, (output,))
+                state = State(output, value, flags, version, base)
+                self._happened(Kind.OP, told, (state,), recorder.site, at)
             if self.attend[_NODE]:
                 made = (node, grad_fn, -1, rule, (output,), edges, saved)
                 self._happened(Kind.NODE, made, (), recorder.site)
@@ -399,55 +363,24 @@ class Pauses(Listener):
     ) -> None:
         with self.turn:
             self.recorder.received(node, grad_fn, in_pass, gradients, values)
-            self._received(node, grad_fn, in_pass, gradients, values, -1)
+            if self.attend[_RECEIVED]:
+                states = [State(g, v) for g, v in zip(gradients, values, strict=True) if v is not None]
+                self._happened(Kind.RECEIVED, (node, grad_fn, in_pass, gradients), states, 0)
+            if self.bad.looking:
+                self._first_seen(self.bad.of_values(values))
             if self.recorder.count >= self.stop_at:
                 self._due()
-
-    def _received(
-        self,
-        node: int,
-        grad_fn: str,
-        in_pass: int,
-        gradients: Sequence[int],
-        values: Sequence[Any],
-        index: int,
-    ) -> None:
-        if self.attend[_RECEIVED]:
-            states = [State(g, v) for g, v in zip(gradients, values, strict=True) if v is not None]
-            self._happened(Kind.RECEIVED, (node, grad_fn, in_pass, gradients), states, 0, index)
-        if self.bad.looking:
-            self._first_seen(self.bad.of_values(values), index)
 
     def produced(self, node: int, in_pass: int, flows: Sequence[int], values: Sequence[Any]) -> None:
         with self.turn:
             self.recorder.produced(node, in_pass, flows, values)
-            self._produced(node, in_pass, flows, values)
-
-    def _produced(self, node: int, in_pass: int, flows: Sequence[int], values: Sequence[Any]) -> None:
-        if self.attend[_PRODUCED]:
-            states = [State(g, v) for g, v in zip(flows[1::2], values, strict=False) if v is not None]
-            self._happened(Kind.PRODUCED, (node, in_pass, flows), states, 0)
-        if self.bad.looking:
-            self._first_seen(self.bad.of_values(values))
-        if self.recorder.count >= self.stop_at:
-            self._due()
-
-    def ran(
-        self,
-        node: int,
-        grad_fn: str,
-        in_pass: int,
-        gradient: int,
-        value: Any,
-        flows: Sequence[int],
-        values: Sequence[Any],
-    ) -> None:
-        recorder = self.recorder
-        with self.turn:
-            recorder.ran(node, grad_fn, in_pass, gradient, value, flows, values)
-            if self.attend[_RECEIVED] or (self.bad.looking and value is not None):
-                self._received(node, grad_fn, in_pass, (gradient,), (value,), recorder.count - 2)
-            self._produced(node, in_pass, flows, values)
+            if self.attend[_PRODUCED]:
+                states = [State(g, v) for g, v in zip(flows[1::2], values, strict=False) if v is not None]
+                self._happened(Kind.PRODUCED, (node, in_pass, flows), states, 0)
+            if self.bad.looking:
+                self._first_seen(self.bad.of_values(values))
+            if self.recorder.count >= self.stop_at:
+                self._due()
 
 
 _OP, _NODE, _RECEIVED, _PRODUCED = (int(kind) for kind in (Kind.OP, Kind.NODE, Kind.RECEIVED, Kind.PRODUCED))

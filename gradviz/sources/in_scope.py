@@ -152,25 +152,10 @@ class InScope(Listener):
 
     # --- ops and nodes
 
-    def op(
-        self,
-        where: Where,
-        op: str,
-        args: str,
-        rule: Rule,
-        in_pass: int,
-        grad_enabled: bool,
-        inputs: Sequence[int],
-        outputs: Sequence[int],
-        values: Sequence[Any],
-        flags: Sequence[int],
-        versions: Sequence[int],
-        bases: Sequence[int],
-    ) -> None:
+    def op(self, *fields: Any) -> None:
+        *_, inputs, outputs, values, flags, versions, _ = fields
         if self._tells_op(inputs):
-            self.listener.op(
-                where, op, args, rule, in_pass, grad_enabled, inputs, outputs, values, flags, versions, bases
-            )
+            self.listener.op(*fields)
         else:
             self._leave_out(zip(outputs, values, flags, versions, strict=True))
 
@@ -189,33 +174,6 @@ class InScope(Listener):
         if inside and op is not None:  # a node without an op is the history of an input
             self._note(node)
             self.listener.node(where, node, grad_fn, op, rule, outputs, edges, saved)
-
-    def differentiated(
-        self,
-        where: Where,
-        op: str,
-        args: str,
-        rule: Rule,
-        in_pass: int,
-        inputs: Sequence[int],
-        output: int,
-        value: Any,
-        flags: int,
-        version: int,
-        base: int,
-        node: int,
-        grad_fn: str,
-        edges: Sequence[int],
-        saved: Sequence[int],
-    ) -> None:
-        if self._tells_op(inputs):
-            self._note(node)
-            self.listener.differentiated(
-                where, op, args, rule, in_pass, inputs, output, value, flags, version, base, node, grad_fn, edges,
-                saved,
-            )  # fmt: skip
-        else:
-            self._leave_out([(output, value, flags, version)])
 
     def _tells_op(self, inputs: Sequence[int]) -> bool:
         """Whether an op is passed on. Its inputs that were made outside are passed on before it."""
@@ -286,23 +244,6 @@ class InScope(Listener):
             return
         self._ran(node, in_pass, flows)
         self.listener.produced(node, in_pass, flows, self._with_given(flows[1::2], values))
-
-    def ran(
-        self,
-        node: int,
-        grad_fn: str,
-        in_pass: int,
-        gradient: int,
-        value: Any,
-        flows: Sequence[int],
-        values: Sequence[Any],
-    ) -> None:
-        if not self.wants(node):
-            self._hold((gradient, *flows[1::2]), (value, *values))
-            return
-        self._ran(node, in_pass, flows)
-        (value,) = self._with_given((gradient,), (value,))
-        self.listener.ran(node, grad_fn, in_pass, gradient, value, flows, values)
 
     def _ran(self, node: int, in_pass: int, flows: Sequence[int]) -> None:
         """Note that a node made inside has run: the leaves that it gave a gradient to, and that the pass has freed

@@ -24,7 +24,7 @@ from gradviz.events.event_layout import LAYOUTS, ROW
 from gradviz.events.field_types import Living, Rule
 from gradviz.events.handles import READERS, reader_of
 from gradviz.events.kinds import DETAILS, Kind
-from gradviz.events.listener import Entered, LeafHistogram, Made, State, Where
+from gradviz.events.listener import Entered, LeafHistogram, Listener, Made, State, Where
 from gradviz.events.values import GRADIENT, INPUTS, LARGEST, LAST, SMALL
 from gradviz.tracefile.batch import Batch, Renumbered
 from gradviz.tracefile.chosen import AutoPasses, Passes, chosen_text
@@ -393,12 +393,12 @@ class ChoosingRecorder(Recorder):
     """A Recorder that chooses passes while the program runs, and notes how the nodes of the pass under way came to be:
     so a pass can be chosen of which nothing but the graph is at hand."""
 
+    differentiated, nodes_made = Listener.differentiated, Listener.nodes_made  # each op and node by itself
+
     def __init__(self, path: Path | str, *settings: Any) -> None:
         self.made: dict[int, Made] = {}
         self.open_scopes: dict[int, tuple[Entered, ...]] = {}  # by thread
-        self.last_ops: dict[
-            int, tuple[Any, ...]
-        ] = {}  # the first fields of a Made, by thread, and what the op returned
+        self.last_ops: dict[int, Made] = {}  # by thread: how the nodes of the op come to be
         super().__init__(path, *settings)
 
     def wakes(self, loss: float) -> bool:
@@ -427,48 +427,23 @@ class ChoosingRecorder(Recorder):
         site = self.place(where) if self.detailed else 0
         super().op(site, op, args, rule, in_pass, *fields)
         if self.detailed and not in_pass:
-            _, inputs, outputs, *_ = fields
-            self._note_op(site, op, args, rule, inputs, outputs)
-
-    def differentiated(
-        self, where: Where, op: str, args: str, rule: Rule, in_pass: int, *fields: Any
-    ) -> None:
-        site = self.place(where) if self.detailed else 0
-        super().differentiated(site, op, args, rule, in_pass, *fields)
-        if self.detailed and not in_pass:
-            inputs, output, *_, node, _, _, _ = fields
-            self._note_op(site, op, args, rule, inputs, (output,))
-            self._note_node(node, rule, (output,))
+            thread, (_, inputs, outputs, *_) = get_ident(), fields
+            scopes = self.open_scopes.get(thread, ())
+            made = Made(site, self.count, op, args, rule, tuple(inputs), scopes, rule, tuple(outputs))
+            self.last_ops[thread] = made
 
     def node(self, where: Where, node: int, grad_fn: str, op: int | None, rule: Rule, *fields: Any) -> None:
         super().node(where, node, grad_fn, op, rule, *fields)
-        if self.detailed and op == -1:
-            self._note_node(node, rule, fields[0])
-
-    def nodes_made(self, where: Where, made: Sequence[tuple[Any, ...]]) -> None:
-        super().nodes_made(where, made)
-        if self.detailed:
-            for node, _, rule, outputs, _, _ in made:
-                self._note_node(node, rule, outputs)
+        last = self.last_ops.get(get_ident())
+        if self.detailed and op == -1 and last is not None and len(self.made) < _MOST_MADE:
+            shown = tuple(tensor if tensor in last.outputs else 0 for tensor in fields[0])
+            self.made[node] = last._replace(node_rule=rule, outputs=shown)
 
     def pass_ended(self, number: int) -> None:
         super().pass_ended(number)
         if not self.open_passes:
             self.made.clear()
             self.last_ops.clear()
-
-    def _note_op(
-        self, where: int, op: str, args: str, rule: Rule, inputs: Sequence[int], outputs: Sequence[int]
-    ) -> None:
-        thread = get_ident()
-        made = where, self.count, op, args, rule, tuple(inputs), self.open_scopes.get(thread, ())
-        self.last_ops[thread] = made, frozenset(outputs)
-
-    def _note_node(self, node: int, rule: Rule, outputs: Sequence[int]) -> None:
-        if len(self.made) < _MOST_MADE and (last := self.last_ops.get(get_ident())) is not None:
-            made, returned = last
-            shown = tuple(tensor if tensor in returned else 0 for tensor in outputs)
-            self.made[node] = Made._make((*made, rule, shown))
 
 
 class InputsRecorder(Recorder):

@@ -130,20 +130,10 @@ class Listener:
     # --- the frequent events
 
     def op(
-        self,
-        where: Where,
-        op: str,
-        args: str,
-        rule: Rule,
-        in_pass: int,
-        grad_enabled: bool,
-        inputs: Sequence[int],
-        outputs: Sequence[int],
-        values: Sequence[Any],
-        flags: Sequence[int],
-        versions: Sequence[int],
+        self, where: Where, op: str, args: str, rule: Rule, in_pass: int, grad_enabled: bool, inputs: Sequence[int],
+        outputs: Sequence[int], values: Sequence[Any], flags: Sequence[int], versions: Sequence[int],
         bases: Sequence[int],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """An op ran; the last four are the states of its outputs. An op in place has its tensor as output."""
         states = [*map(State, outputs, values, flags, versions, bases)]
         self.tell(
@@ -151,16 +141,9 @@ class Listener:
         )
 
     def node(
-        self,
-        where: Where,
-        node: int,
-        grad_fn: str,
-        op: int | None,
-        rule: Rule,
-        outputs: Sequence[int],
-        edges: Sequence[Edge],
-        saved: Sequence[Saved],
-    ) -> None:
+        self, where: Where, node: int, grad_fn: str, op: int | None, rule: Rule, outputs: Sequence[int],
+        edges: Sequence[Edge], saved: Sequence[Saved],
+    ) -> None:  # fmt: skip
         """A node was made by the op of event `op` (None: by none); −1 is the thread's last op."""
         values = (node, grad_fn, op, rule, tuple(outputs), tuple(edges), tuple(saved))
         self.tell(Kind.NODE, where, values)
@@ -176,23 +159,10 @@ class Listener:
             self.node(where, node, grad_fn, -1, rule, outputs, edges_of(edges), saved_of(saved))
 
     def differentiated(
-        self,
-        where: Where,
-        op: str,
-        args: str,
-        rule: Rule,
-        in_pass: int,
-        inputs: Sequence[int],
-        output: int,
-        value: Any,
-        flags: int,
-        version: int,
-        base: int,
-        node: int,
-        grad_fn: str,
-        edges: Sequence[int],
+        self, where: Where, op: str, args: str, rule: Rule, in_pass: int, inputs: Sequence[int], output: int,
+        value: Any, flags: int, version: int, base: int, node: int, grad_fn: str, edges: Sequence[int],
         saved: Sequence[int],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`op` and `node` in one call: an op with one new output ran in grad mode and made one node, under the same
         rule. `edges` and `saved` are flat: (node, nr, tensor, ...) and (tensor, version, ...)."""
         self.op(
@@ -214,15 +184,9 @@ class Listener:
         self.tell(Kind.PRODUCED, None, (node, in_pass, pairs), states)
 
     def ran(
-        self,
-        node: int,
-        grad_fn: str,
-        in_pass: int,
-        gradient: int,
-        value: Any,
-        flows: Sequence[int],
+        self, node: int, grad_fn: str, in_pass: int, gradient: int, value: Any, flows: Sequence[int],
         values: Sequence[Any],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`received` and `produced` of a node with one output in one call, once it has run. A source may do so if
         nothing can have happened between the two."""
         self.received(node, grad_fn, in_pass, (gradient,), (value,))
@@ -240,14 +204,8 @@ class Listener:
         self.tell(Kind.TENSOR, where, (state.tensor, how, source), (state,))
 
     def mutated(
-        self,
-        where: Where,
-        how: str,
-        state: State,
-        source: int = 0,
-        in_pass: int = 0,
-        op: int | None = None,
-    ) -> None:
+        self, where: Where, how: str, state: State, source: int = 0, in_pass: int = 0, op: int | None = None,
+    ) -> None:  # fmt: skip
         """A tensor's value was written over, or its place in the graph is another; `state` is its new state. `op` is
         the event of the op that did it through tensor `source`; −1 is the thread's last op."""
         self.tell(Kind.MUTATED, where, (state.tensor, how, source, in_pass, op), (state,))
@@ -278,43 +236,23 @@ class Listener:
         self.tell(Kind.NUMBER_READ, where, (tensor, how))
 
     def kernel(
-        self,
-        where: Where,
-        op: str,
-        args: str,
-        result: str,
-        in_pass: int = 0,
-        node: int = 0,
+        self, where: Where, op: str, args: str, result: str, in_pass: int = 0, node: int = 0,
         inputs: Sequence[int] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         """An aten op ran: a part of an op of the program, of a node or of an optimizer."""
         self.tell(Kind.KERNEL, where, (op, args, result, in_pass, node, tuple(inputs)))
 
     def measured(
-        self,
-        where: Where,
-        op: str,
-        seconds: float,
-        made: int,
-        flops: int,
-        in_pass: int = 0,
-        node: int = 0,
+        self, where: Where, op: str, seconds: float, made: int, flops: int, in_pass: int = 0, node: int = 0,
         in_step: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """An aten op as in `kernel` ran and was measured: its time, bytes and floating-point operations."""
         values = (op, seconds, float(made), float(flops), in_pass, node, in_step)
         self.tell(Kind.MEASURED, where, values)
 
     def binned(
-        self,
-        tensor: int,
-        what: str,
-        module: str,
-        low: float,
-        high: float,
-        counts: Sequence[int],
-        in_pass: int = 0,
-    ) -> None:
+        self, tensor: int, what: str, module: str, low: float, high: float, counts: Sequence[int], in_pass: int = 0,
+    ) -> None:  # fmt: skip
         """The elements of a tensor were counted in equal bins from `low` to `high`."""
         self.tell(Kind.BINNED, None, (tensor, what, module, low, high, in_pass, tuple(counts)))
 
@@ -350,16 +288,9 @@ class Listener:
     # --- backward
 
     def pass_began(
-        self,
-        where: Where,
-        number: int,
-        how: str,
-        time: float,
-        retain_graph: bool,
-        create_graph: bool,
-        roots: Sequence[Root],
-        inputs: Sequence[int],
-    ) -> None:
+        self, where: Where, number: int, how: str, time: float, retain_graph: bool, create_graph: bool,
+        roots: Sequence[Root], inputs: Sequence[int],
+    ) -> None:  # fmt: skip
         """A backward pass began."""
         values = (number, how, time, retain_graph, create_graph, tuple(roots), tuple(inputs))
         self.tell(Kind.PASS_BEGAN, where, values)
@@ -377,16 +308,9 @@ class Listener:
         self.tell(Kind.HOOKED, None, (tensor, node, in_pass, hook, before, state.tensor), (state,))
 
     def compared(
-        self,
-        node: int,
-        in_pass: int,
-        function: str,
-        why_not: str = "",
-        argument: str = "",
-        given: float = 0.0,
-        found: float = 0.0,
-        is_wrong: bool = False,
-    ) -> None:
+        self, node: int, in_pass: int, function: str, why_not: str = "", argument: str = "", given: float = 0.0,
+        found: float = 0.0, is_wrong: bool = False,
+    ) -> None:  # fmt: skip
         """The backward of a custom Function was compared with finite differences; `why_not` is the reason if not."""
         values = (node, in_pass, function, why_not, argument, given, found, is_wrong)
         self.tell(Kind.COMPARED, None, values)
@@ -429,14 +353,9 @@ class Listener:
         self.tell(Kind.COLLECTIVE, where, (how, args, tuple(tensors)))
 
     def stepped(
-        self,
-        where: Where,
-        optimizer: int,
-        type: str,
-        time: float,
-        groups: Sequence[Group],
+        self, where: Where, optimizer: int, type: str, time: float, groups: Sequence[Group],
         parameters: Sequence[int],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """An optimizer is about to step."""
         self.tell(Kind.STEPPED, where, (optimizer, type, time, tuple(groups), tuple(parameters)))
 
@@ -451,16 +370,9 @@ class Listener:
         self.tell(Kind.KEPT, where, (how, original, state.tensor), (state,))
 
     def called(
-        self,
-        where: Where,
-        function: str,
-        arguments: str,
-        context: str,
-        generator: int,
-        inputs: Sequence[int],
-        outputs: Sequence[int],
-        written: Sequence[int],
-    ) -> None:
+        self, where: Where, function: str, arguments: str, context: str, generator: int, inputs: Sequence[int],
+        outputs: Sequence[int], written: Sequence[int],
+    ) -> None:  # fmt: skip
         """A function was called that can be called again."""
         values = (function, arguments, context, generator, tuple(inputs), tuple(outputs), tuple(written))
         self.tell(Kind.CALLED, where, values)

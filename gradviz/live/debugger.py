@@ -404,14 +404,9 @@ class Debugger:
     """Runs alongside a script and handles its stops. With `at_start` it stops at the first event."""
 
     def __init__(
-        self,
-        path: Path,
-        reader: Reader,
-        settings: Settings,
-        at_start: bool = True,
-        bad: Sequence[str] = BAD,
+        self, path: Path, reader: Reader, settings: Settings, at_start: bool = True, bad: Sequence[str] = BAD,
         exporter: Exporter | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.path = path.absolute()  # the script may change its directory
         self.reader = reader
         self.settings = settings

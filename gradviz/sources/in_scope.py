@@ -160,16 +160,9 @@ class InScope(Listener):
             self._leave_out(zip(outputs, values, flags, versions, strict=True))
 
     def node(
-        self,
-        where: Where,
-        node: int,
-        grad_fn: str,
-        op: int | None,
-        rule: Rule,
-        outputs: Sequence[int],
-        edges: Sequence[Edge],
-        saved: Sequence[Saved],
-    ) -> None:
+        self, where: Where, node: int, grad_fn: str, op: int | None, rule: Rule, outputs: Sequence[int],
+        edges: Sequence[Edge], saved: Sequence[Saved],
+    ) -> None:  # fmt: skip
         inside = self.here.inside or self.here.nodes_due
         if inside and op is not None:  # a node without an op is the history of an input
             self._note(node)
@@ -207,16 +200,9 @@ class InScope(Listener):
     # --- passes
 
     def pass_began(
-        self,
-        where: Where,
-        number: int,
-        how: str,
-        time: float,
-        retain_graph: bool,
-        create_graph: bool,
-        roots: Sequence[Any],
-        inputs: Sequence[int],
-    ) -> None:
+        self, where: Where, number: int, how: str, time: float, retain_graph: bool, create_graph: bool,
+        roots: Sequence[Any], inputs: Sequence[int],
+    ) -> None:  # fmt: skip
         self.leaves[number] = set()
         if retain_graph or create_graph:
             self.retaining.add(number)

@@ -52,20 +52,10 @@ class Frequent(Packing):
         """Let the writer have the interpreter."""
 
     def op(
-        self,
-        where: Any,
-        op: str,
-        args: str,
-        rule: Rule,
-        in_pass: int,
-        grad_enabled: bool,
-        inputs: Sequence[int],
-        outputs: Sequence[int],
-        values: Sequence[Any],
-        flags: Sequence[int],
-        versions: Sequence[int],
+        self, where: Any, op: str, args: str, rule: Rule, in_pass: int, grad_enabled: bool, inputs: Sequence[int],
+        outputs: Sequence[int], values: Sequence[Any], flags: Sequence[int], versions: Sequence[int],
         bases: Sequence[int],
-    ) -> None:
+    ) -> None:  # fmt: skip
         if not self.detailed:
             return
         site = 0 if where is None else self.sites.number(where)
@@ -92,16 +82,9 @@ class Frequent(Packing):
             )
 
     def node(
-        self,
-        where: Any,
-        node: int,
-        grad_fn: str,
-        op: int | None,
-        rule: Rule,
-        outputs: Sequence[int],
-        edges: Sequence[Edge],
-        saved: Sequence[Saved],
-    ) -> None:
+        self, where: Any, node: int, grad_fn: str, op: int | None, rule: Rule, outputs: Sequence[int],
+        edges: Sequence[Edge], saved: Sequence[Saved],
+    ) -> None:  # fmt: skip
         self.tell(Kind.NODE, where, (node, grad_fn, op, rule, outputs, edges, saved))
 
     def nodes_made(
@@ -137,23 +120,10 @@ class Frequent(Packing):
         self.count = count
 
     def differentiated(
-        self,
-        where: Any,
-        op: str,
-        args: str,
-        rule: Rule,
-        in_pass: int,
-        inputs: Sequence[int],
-        output: int,
-        value: Any,
-        flags: int,
-        version: int,
-        base: int,
-        node: int,
-        grad_fn: str,
-        edges: Sequence[int],
+        self, where: Any, op: str, args: str, rule: Rule, in_pass: int, inputs: Sequence[int], output: int,
+        value: Any, flags: int, version: int, base: int, node: int, grad_fn: str, edges: Sequence[int],
         saved: Sequence[int],
-    ) -> None:
+    ) -> None:  # fmt: skip
         if not self.detailed:
             return
         sites = self.sites
@@ -301,15 +271,9 @@ class Frequent(Packing):
             self._put(row, packed_numbers(flows))
 
     def ran(
-        self,
-        node: int,
-        grad_fn: str,
-        in_pass: int,
-        gradient: int,
-        value: Any,
-        flows: Sequence[int],
+        self, node: int, grad_fn: str, in_pass: int, gradient: int, value: Any, flows: Sequence[int],
         values: Sequence[Any],
-    ) -> None:
+    ) -> None:  # fmt: skip
         if not self.detailed:
             return
         n = len(flows)

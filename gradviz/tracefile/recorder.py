@@ -50,16 +50,10 @@ class Recorder(Frequent):
     Raises OSError if the file cannot be written. Close it to finish the trace."""
 
     def __init__(
-        self,
-        path: Path | str,
-        values: str = "stats",
-        passes: Container[int] | Passes | AutoPasses | None = None,
-        sites: Sites | None = None,
-        meta: dict[str, str] | None = None,
-        partial: bool = False,
-        last: int | None = None,
-        say: Callable[[str], None] | None = None,
-    ) -> None:
+        self, path: Path | str, values: str = "stats", passes: Container[int] | Passes | AutoPasses | None = None,
+        sites: Sites | None = None, meta: dict[str, str] | None = None, partial: bool = False,
+        last: int | None = None, say: Callable[[str], None] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(values, sites)
         self.passes = passes
         self.auto = passes if isinstance(passes, AutoPasses) else None

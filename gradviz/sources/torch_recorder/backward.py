@@ -388,15 +388,9 @@ class Pass:
     """One backward pass. `how` is `backward` (leaves accumulate) or `grad`."""
 
     def __init__(
-        self,
-        source: Source,
-        how: str,
-        roots: Sequence[Any],
-        gradients: Sequence[torch.Tensor | None],
-        wanted: Sequence[Any],
-        retain_graph: bool,
-        create_graph: bool,
-    ) -> None:
+        self, source: Source, how: str, roots: Sequence[Any], gradients: Sequence[torch.Tensor | None],
+        wanted: Sequence[Any], retain_graph: bool, create_graph: bool,
+    ) -> None:  # fmt: skip
         self.source, self.identity = source, source.identity
         self.listener: Any = source.listener
         self.how, self.roots, self.gradients, self.wanted = how, roots, gradients, wanted
@@ -735,13 +729,9 @@ class Pass:
 
     @_in_hook
     def _after(
-        self,
-        record: NodeRecord,
-        targets: Sequence[int],
-        produced: Sequence[Any],
-        received: Sequence[Any],
+        self, record: NodeRecord, targets: Sequence[int], produced: Sequence[Any], received: Sequence[Any],
         added: Sequence[Any] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Emit that a node has run. `added` are the gradients that it has added to others in place: for each edge a
         tensor, or None."""
         if is_compiled_node(record.name):
@@ -793,14 +783,9 @@ class Pass:
         return known
 
     def _accumulated(
-        self,
-        record: NodeRecord,
-        leaf: Known,
-        numbers: Sequence[int],
-        values: Sequence[Any],
-        received: Sequence[Any],
-        grad: torch.Tensor | None,
-    ) -> None:
+        self, record: NodeRecord, leaf: Known, numbers: Sequence[int], values: Sequence[Any],
+        received: Sequence[Any], grad: torch.Tensor | None,
+    ) -> None:  # fmt: skip
         """Emit that a leaf has accumulated its gradient; `grad` is None if a hook has already consumed its
         `.grad`."""
         is_computed = self.create_graph and grad is not None and grad.grad_fn is not None

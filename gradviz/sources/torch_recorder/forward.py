@@ -391,16 +391,9 @@ class Forward(TorchFunctionMode):
             self._tell(name, args, kwargs, args, [version_of(tensor) for tensor in args], [result], frame)
 
     def _tell(
-        self,
-        name: str,
-        args: Any,
-        kwargs: Any,
-        inputs: Sequence[torch.Tensor],
-        before: Sequence[int],
-        outputs: Sequence[torch.Tensor],
-        frame: FrameType,
-        with_tangents: bool = True,
-    ) -> None:
+        self, name: str, args: Any, kwargs: Any, inputs: Sequence[torch.Tensor], before: Sequence[int],
+        outputs: Sequence[torch.Tensor], frame: FrameType, with_tangents: bool = True,
+    ) -> None:  # fmt: skip
         """Emit an op that ran."""
         identity = self.identity
         if identity.pending:
@@ -462,17 +455,9 @@ class Forward(TorchFunctionMode):
             self._tell_tangents(name, results, frame)
 
     def _tell_one(
-        self,
-        name: str,
-        text: str,
-        rule: Any,
-        numbers: Sequence[int],
-        inputs: Sequence[torch.Tensor],
-        out: torch.Tensor,
-        state: Any,
-        node: Any,
-        frame: FrameType,
-    ) -> None:
+        self, name: str, text: str, rule: Any, numbers: Sequence[int], inputs: Sequence[torch.Tensor],
+        out: torch.Tensor, state: Any, node: Any, frame: FrameType,
+    ) -> None:  # fmt: skip
         """Emit an op that made one tensor and one node."""
         fn, record, nexts = node
         rule = rule if rule.inputs else rule_of_node(fn, record.name, len(nexts))

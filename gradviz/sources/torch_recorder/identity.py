@@ -367,13 +367,9 @@ class Identity:
         return [tensor for tensor in inputs if tensor]
 
     def tell_nodes(
-        self,
-        where: Where,
-        outputs: Sequence[torch.Tensor],
-        op: int | None,
-        candidates: Sequence[torch.Tensor] = (),
+        self, where: Where, outputs: Sequence[torch.Tensor], op: int | None, candidates: Sequence[torch.Tensor] = (),
         rule: Rule = NO_RULE,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Emit the new nodes behind `outputs`, as made by event `op`."""
         nodes = self.new_nodes(map(grad_fn_of, outputs))
         self.put_outputs(outputs)
@@ -387,13 +383,9 @@ class Identity:
                 fn.metadata[self.key].put(tensor.output_nr, self.number_of(tensor))
 
     def tell_numbered(
-        self,
-        where: Where,
-        nodes: Sequence[Numbered],
-        op: int | None,
-        candidates: Sequence[torch.Tensor] = (),
+        self, where: Where, nodes: Sequence[Numbered], op: int | None, candidates: Sequence[torch.Tensor] = (),
         rule: Rule = NO_RULE,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Emit nodes that have their numbers."""
         for fn, record, edges in nodes:
             self.listener.node(

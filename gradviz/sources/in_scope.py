@@ -168,6 +168,14 @@ class InScope(Listener):
             self._note(node)
             self.listener.node(where, node, grad_fn, op, rule, outputs, edges, saved)
 
+    def differentiated(self, *fields: Any) -> None:
+        inputs, output, value, flags, version, _, node, *_ = fields[5:]
+        if self._tells_op(inputs):
+            self._note(node)
+            self.listener.differentiated(*fields)
+        else:
+            self._leave_out([(output, value, flags, version)])
+
     def _tells_op(self, inputs: Sequence[int]) -> bool:
         """Whether an op is passed on. Its inputs that were made outside are passed on before it."""
         here = self.here

@@ -175,17 +175,14 @@ def _first_without_details(case: Case, number: int) -> int:
     0 if there are none, or if no values were recorded."""
     if case.trace.meta.get("values") == "none" or number not in case.query.passes.by_number:
         return 0
-    first, is_recorded = _behind_finite_norms(case, number), case.query.passes.by_number[number].recorded
-    return 0 if is_recorded and first == number else first
-
-
-def _behind_finite_norms(case: Case, number: int) -> int:
-    """The pass behind the last one before `number` of which the norm of the gradients was read: a gradient of a pass
-    from there on may have been bad, too. `number` itself if no norm was read."""
     summed = case.trace.table(Kind.SUMMED)
-    read = summed["in_pass"][(summed["norm"] != -1) & (summed["in_pass"] < number)]
-    recorded = (one.number for one in case.trace.passes if one.number < number and one.recorded)
-    return max(int(read.max()), *recorded) + 1 if len(read) else number
+    read = summed["in_pass"][(summed["norm"] != -1) & (summed["in_pass"] < number)].tolist()
+    recorded = [one.number for one in case.trace.passes if one.number < number and one.recorded]
+    if case.query.passes.by_number[number].recorded:
+        first = max([*read, *recorded], default=0) + 1
+        return first if first < number else 0
+    # a gradient of a pass behind the last norm that was read may have been bad, too
+    return max([*read, *recorded]) + 1 if read else number
 
 
 def _harm(case: Case, origin: Origin) -> str:

@@ -310,6 +310,7 @@ def test_a_tensor_that_does_not_require_grad_has_none(torch: Any) -> None:
     assert "does not require grad" in refusal(torch.tensor(1.0))
 
 
+@pytest.mark.slow
 def test_an_error_of_the_program_is_the_programs(torch: Any) -> None:
     class Fails(torch.autograd.Function):
         @staticmethod

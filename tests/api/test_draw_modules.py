@@ -53,6 +53,7 @@ def test_inside_of_a_recording_too(torch: Any, tmp_path: Path) -> None:
 MODULES = {"net · Sequential", "0 · Linear", "1 · ReLU", "2 · Linear"}
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_being_recorded_shows_its_modules(torch: Any, tmp_path: Path) -> None:
     net = network(torch)
     with gradviz.record(tmp_path / "run.gradviz"):
@@ -100,6 +101,7 @@ def test_a_loss_of_which_a_part_was_recorded_is_drawn_as_it_is_at_hand(torch: An
     assert picture.graph.notes == [BY_PARAMETERS]
 
 
+@pytest.mark.slow
 def test_a_loss_without_a_recording_says_how_its_modules_are_known(torch: Any) -> None:
     net = network(torch)
     loss = net(torch.ones(4, 2)).sum()
@@ -110,6 +112,7 @@ def test_a_loss_without_a_recording_says_how_its_modules_are_known(torch: Any) -
     assert NOT_RECORDED not in texts(gradviz.draw(x * 2))  # it has no modules
 
 
+@pytest.mark.slow
 def test_a_module_shows_its_layers_and_parameters(torch: Any) -> None:
     net = network(torch)
     for _ in range(2):

@@ -367,6 +367,7 @@ def a_part_of_a_network(torch: Any) -> Any:
     return gradviz.draw(pair.encoder(torch.ones(3, 4)).tanh().sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "calls"),
     [

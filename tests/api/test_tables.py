@@ -156,6 +156,7 @@ def test_duckdb_answers_the_documented_question_over_several_runs(run: RecordedR
     assert times == pytest.approx(902 / 3)
 
 
+@pytest.mark.slow
 def test_duckdb_answers_the_documented_question_on_the_file(run: RecordedRun, tmp_path: Path) -> None:
     duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed: pip install duckdb")
     try:
@@ -184,6 +185,7 @@ def answer_of(word: str, paths: dict[str, str]) -> Any:
     return names["answer"]
 
 
+@pytest.mark.slow
 def test_the_file_of_tables_holds_what_sql_answers(run: RecordedRun, tmp_path: Path) -> None:
     (tmp_path / "run.db").write_text("what was there before")
     run.save_tables(tmp_path / "run.db")
@@ -223,6 +225,7 @@ def test_the_command_writes_the_tables_and_names_them(
         assert file.execute("SELECT count(*) FROM passes").fetchone() == (STEPS,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("output", "said"),
     [

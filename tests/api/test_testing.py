@@ -123,6 +123,7 @@ def test_pytest_finds_the_plugin_where_gradviz_is_installed() -> None:
     assert project["entry-points"]["pytest11"] == {"gradviz": "gradviz.testing"}
 
 
+@pytest.mark.slow
 def test_the_plugin_is_light() -> None:
     code = "import gradviz.testing, sys; print([m for m in sys.modules if m in ('numpy', 'rich', 'gradviz.engine')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -501,6 +501,7 @@ for step in range(4):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "shape", "prepared", "beneath"),
     [

@@ -324,6 +324,7 @@ Inside.apply(x).sum().backward()
     assert compared(text) == [("Inside", "x", "right")]
 
 
+@pytest.mark.slow
 def test_at_a_kink_the_other_elements_are_compared(compared: Any) -> None:
     text = """
 class Rectify(Function):
@@ -437,6 +438,7 @@ print(torch.rand(3), random.random(), x.grad, y.grad_fn.name())
 """
 
 
+@pytest.mark.slow
 def test_the_run_does_not_change(compared: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     def events(check_functions: bool) -> list[str]:
         compared(UNCHANGED, check_functions=check_functions)

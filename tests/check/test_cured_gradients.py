@@ -96,6 +96,7 @@ def test_the_pass_is_named_where_there_are_several(tmp_path: Path) -> None:
     assert re.fullmatch(r"without \.detach\(\) on line 7, in pass 1: w\.grad rms 15 instead of none", told)
 
 
+@pytest.mark.slow
 def test_nothing_is_said_of_a_line_that_has_no_detach(tmp_path: Path) -> None:
     program = CUT.replace("import torch\n", "import torch\ncut = torch.Tensor.detach\n").format(
         cut="cut(w * 5)"
@@ -213,6 +214,7 @@ for step in range(3):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_the_gradients_of_a_network_are_those_of_autograd(tmp_path: Path) -> None:
     pytest.importorskip("torch")

@@ -68,6 +68,7 @@ for step in range(23):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keeping", "messages"),
     [

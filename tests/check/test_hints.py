@@ -108,6 +108,7 @@ def test_the_stepper_starts_at_a_finding(gradviz_here: Command, written: Callabl
     assert done.stderr == "gradviz: there is no finding 2: gradviz check finds 1 in this trace\n"
 
 
+@pytest.mark.slow
 def test_pictures_and_pages_mark_what_findings_are_about(
     gradviz_here: Command, written: Callable[[str], str], tmp_path: Path
 ) -> None:

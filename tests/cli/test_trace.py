@@ -291,6 +291,7 @@ file.close()
 """
 
 
+@pytest.mark.slow
 def test_a_run_that_leaves_by_os_exit_keeps_its_trace(gradviz: Run, info: Info, tmp_path: Path) -> None:
     path = script(tmp_path, DIFFERENTIATES + UNTIL_WRITTEN + "import os\nos._exit(5)")
     assert gradviz("trace", path).returncode == 5
@@ -678,6 +679,7 @@ def test_the_script_sees_no_thread_but_its_own(tmp_path: Path, gradviz: Run, opt
     assert gradviz("trace", *options, "waits.py").stdout == "1\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", ["print('mine')\n", "SQLite format 3\0" + "x" * 200])
 def test_a_file_that_is_no_trace_is_not_overwritten(tmp_path: Path, gradviz: Run, content: str) -> None:
     (tmp_path / "mine.py").write_text(content)

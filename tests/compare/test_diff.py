@@ -58,6 +58,7 @@ def test_two_runs_of_one_program_are_the_same(compared: Callable[..., dict]) -> 
     assert len(found["norms"]) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "line"),
     [
@@ -82,6 +83,7 @@ def test_the_first_difference_is_the_changed_line(
     assert found["backward"] is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_run_without_operations_differs_from_one_with_some(
     order: int, gradviz_here: Command, tmp_path: Path
@@ -103,6 +105,7 @@ def test_changed_operations_are_told_once_with_what_changed(compared: Callable[.
     assert change["detail"] == "lr 0.1 → 0.2"
 
 
+@pytest.mark.slow
 def test_operations_that_one_run_lacks_are_added_or_gone(compared: Callable[..., dict]) -> None:
     kinds = [change["kind"] for change in compared("    h = h * 1.5\n", "")["changes"]]
     assert kinds == ["gone"]

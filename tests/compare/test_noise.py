@@ -61,6 +61,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run(tmp_path_factory.mktemp("noise") / "fp32.gradviz", lambda: trained(net()), "inputs")
 
 
+@pytest.mark.slow
 def test_a_run_is_itself_but_for_rounding(reference: Path, tmp_path: Path) -> None:
     found = compared(reference, run(tmp_path / "again.gradviz", lambda: trained(net())))
     assert found["same"]
@@ -68,6 +69,7 @@ def test_a_run_is_itself_but_for_rounding(reference: Path, tmp_path: Path) -> No
     assert found["compared"] == {"entering": 6, "forward": 7, "backward": 15, "gradients": 6}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", ["inputs", ""])
 def test_a_hundredth_in_one_layer_is_found_at_its_line(reference: Path, values: str, tmp_path: Path) -> None:
     other = run(tmp_path / "bug.gradviz", lambda: trained(scaled_net(), call=None), values)

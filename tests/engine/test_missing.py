@@ -72,6 +72,7 @@ def test_what_a_tensor_lacks_is_not_among_its_names() -> None:
     assert not any(hasattr(x, name) for name in TENSOR_LACKS)
 
 
+@pytest.mark.slow
 def test_of_a_name_that_is_nobodys_python_says_the_nearest() -> None:
     program = "import gradviz.engine as torch; torch.ones(3).require_grad"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -51,6 +51,7 @@ def test_label_smoothing_contributes_what_autograd_gives(
         assert reason.adds_up
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", ["inputs", "full"])
 def test_an_element_gets_from_each_path_what_autograd_gives(
     tmp_path: Path, head: torch.nn.Linear, values: str
@@ -81,6 +82,7 @@ def test_the_paths_that_are_not_shown_are_the_rest(tmp_path: Path, head: torch.n
     np.testing.assert_allclose(one.rest, other, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", ["inputs", "full"])
 def test_a_pass_with_a_hook_keeps_the_shares_of_what_was_recorded(
     tmp_path: Path, head: torch.nn.Linear, values: str

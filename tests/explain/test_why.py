@@ -197,6 +197,7 @@ def test_gradients_that_cannot_be_added_meet_nowhere(tmp_path: Path) -> None:
             Paths(query, 1, leaf, 0).decomposed(own, event, 5)
 
 
+@pytest.mark.slow
 def test_of_many_equal_paths_some_are_found_at_once(tmp_path: Path) -> None:
     with package.record(tmp_path / "run.gradviz"):
         x = torch.tensor(1.0, requires_grad=True)

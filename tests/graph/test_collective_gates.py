@@ -84,6 +84,7 @@ def gathers() -> None:
     (Gathered.apply(part) * 2).sum().backward()
 
 
+@pytest.mark.slow
 def test_the_collectives_inside_a_function_stand_at_its_op_and_its_node(drawn: Callable[..., Scene]) -> None:
     inside = {
         thing.lines[0][1]: [text for role, text in thing.lines if text.startswith("all_")]
@@ -242,6 +243,7 @@ def test_a_pass_is_the_same_on_a_rank_that_differentiates_for_itself(tmp_path: P
         assert [same_pass(other, number, first) for number in (1, 2, 3)] == [None, 1, 2]
 
 
+@pytest.mark.slow
 def test_the_stages_of_a_pipeline_have_a_frame_each_and_edges_between_them(stages: dict[int, Query]) -> None:
     graph = over_ranks({rank: build(query, 1) for rank, query in stages.items()}, stages)
     rank_of = {node.id: node.scope.partition("/")[0] for node in graph.nodes.values()}
@@ -376,6 +378,7 @@ def flat_copy(back: str) -> None:
         at += parameter.numel()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("back", ["copied", "into its data", "assigned"])
 def test_a_flat_copy_is_followed(back: str, drawn: Callable[..., Scene]) -> None:
     scene = drawn(lambda: flat_copy(back))

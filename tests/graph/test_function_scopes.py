@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 import gradviz.engine as torch
 from gradviz.graph.build import build
 from gradviz.graph.fold import folded
@@ -96,6 +98,7 @@ def test_a_network_of_plain_functions_is_boxes_named_by_them(traced: Traced) -> 
     assert "block()" in boxes(picture_of(functional, traced, depth=1))
 
 
+@pytest.mark.slow
 def test_a_function_that_a_loop_calls_says_how_often(traced: Traced) -> None:
     assert boxes(picture_of(functional, traced, depth=0))["network()"].count == 1
     assert boxes(picture_of(functional, traced, depth=1))["block()"].count == BLOCKS
@@ -115,17 +118,20 @@ def test_leaves_are_inside_the_function_that_reads_them(traced: Traced) -> None:
     assert not [node for node in graph.nodes.values() if node.kind in (LEAF, GRAD_FN) and node.requires_grad]
 
 
+@pytest.mark.slow
 def test_a_function_that_does_all_there_is_has_no_frame(traced: Traced) -> None:
     graph = picture_of(functional, traced)
     assert not any("loss_of" in path or "functional" in path for path in graph.scopes)
 
 
+@pytest.mark.slow
 def test_a_function_can_be_opened_by_its_name(traced: Traced) -> None:
     graph = picture_of(functional, traced, unfold=("feed_forward",))
     assert "gelu()" in boxes(graph)
     assert any(node.scope.endswith("feed_forward()") for node in graph.nodes.values())
 
 
+@pytest.mark.slow
 def test_a_loss_in_functions_is_boxes_beside_the_network(traced: Traced) -> None:
     graph = picture_of(with_a_network, traced)
     names = {path for path, scope in graph.scopes.items() if scope.plain}

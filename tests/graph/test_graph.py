@@ -223,6 +223,7 @@ def test_json_has_the_fields_and_kinds_of_the_contract_and_nothing_else(
         assert edge["target"] in ids
 
 
+@pytest.mark.slow
 @programs
 def test_the_same_run_has_the_same_graph(program: Callable[[], Any], traced: Traced) -> None:
     with traced(program) as trace:
@@ -417,6 +418,7 @@ def test_a_pass_is_what_its_roots_were_computed_from(traced: Traced) -> None:
     ]  # what SGD did before is another story
 
 
+@pytest.mark.slow
 def test_a_pass_does_not_drag_in_what_an_earlier_one_differentiated(traced: Traced) -> None:
     def program() -> None:
         w = torch.tensor(0.5, requires_grad=True)

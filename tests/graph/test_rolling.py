@@ -263,6 +263,7 @@ def modules_of(graph: Graph) -> list[tuple[str | None, int]]:
     return [(node.name, node.count) for node in graph.nodes.values() if node.op == SCOPE]
 
 
+@pytest.mark.slow
 def test_a_dropout_behind_each_layer_is_a_box_behind_each(traced: Traced) -> None:
     graph = rolled_of(Dropping(), torch.randn(2, 3), traced)
     assert not has_cycle({(edge.source, edge.target) for edge in graph.edges if edge.kind == DATA})

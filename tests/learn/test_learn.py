@@ -109,6 +109,7 @@ def test_what_becomes_of_a_pass_is_told_in_korean() -> None:
         assert session.page == ["x=3일 때. unset으로 되돌립니다", "  loss  13 → 0", "  x.grad  10 → 0"]
 
 
+@pytest.mark.slow
 @every
 def test_the_sentence_at_a_question_does_not_say_that_the_answer_is_none(lesson: Lesson) -> None:
     with _opened(lesson, "en") as session:
@@ -167,6 +168,7 @@ def test_a_table_of_both_modes_leaves_out_what_a_question_asks_for() -> None:
     assert whole.split()[-3:] == ["6", "3", "1"]
 
 
+@pytest.mark.slow
 @every
 def test_comments_of_the_program_do_not_tell_the_answers(lesson: Lesson) -> None:
     assert "#" not in lesson.without_comments
@@ -421,6 +423,7 @@ COMMANDS = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @every
 def test_what_a_command_says_in_a_korean_lesson_is_korean(lesson: Lesson, tmp_path: Path) -> None:
     with _opened(lesson, "ko") as session:

@@ -334,6 +334,7 @@ def test_what_cannot_be_is_told_in_one_line(
     refused(gradviz_here("debug", *options), message)
 
 
+@pytest.mark.slow
 def test_without_a_terminal_and_commands_there_is_nothing_to_debug_with(gradviz: Run, tmp_path: Path) -> None:
     (tmp_path / "lesson.py").write_text(LESSON)
     meant = 'debug needs a terminal; without one, use --commands: gradviz debug --commands "continue; why" lesson.py'

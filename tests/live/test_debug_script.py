@@ -67,6 +67,7 @@ def test_p_evaluates_python_in_the_paused_frame(debug: Run, engine: str) -> None
     assert after["__name__"] == "'__main__'"
 
 
+@pytest.mark.slow
 @engines
 def test_p_leaves_recording_and_script_as_they_are(debug: Run, engine: str, tmp_path: Path) -> None:
     asked = "p (w * 2).exp().sum(); p w.grad; p print('hello'); p (scale := 7); continue"
@@ -143,6 +144,7 @@ def told(text: str) -> str:
     return text.partition("> check-node\n")[2].partition("\n\n")[0]
 
 
+@pytest.mark.slow
 @engines
 def test_check_node_says_which_input_of_a_custom_backward_is_wrong(debug: Run, engine: str) -> None:
     right = debug(CUSTOM.format(backward="g * ctx.scale * 3 * x**2"), AT_CUBE, "--engine", engine)

@@ -100,6 +100,7 @@ def test_it_stops_in_training_where_the_whole_trace_says(training: Path, tmp_pat
     same_stops(training, tmp_path, (*WHATS, "scope model.2", "module model"))
 
 
+@pytest.mark.slow
 def test_a_name_counts_from_where_it_was_given(training: Path, tmp_path: Path) -> None:
     settings, found = stops(training, tmp_path, ("parameter model.0.weight", "tensor out"))
     with open_trace(tmp_path / "run.gradviz") as trace:

@@ -141,6 +141,7 @@ for step in range(3):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", ["stats", "inputs"])
 def test_a_call_like_the_last_at_its_place_can_be_checked(debug: Run, values: str) -> None:
     """The recorder emits the call of the third pass from its cache; the debugger keeps it all the same."""

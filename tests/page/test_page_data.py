@@ -189,6 +189,7 @@ def several_outputs() -> None:
 WAITING = [chain_of_products, written_by_a_hook, pass_within_a_pass, several_outputs]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", WAITING, ids=lambda program: program.__name__)
 def test_the_page_shows_the_gradients_that_wait_at_each_event(program: Callable, tmp_path: Path) -> None:
     with gradviz.record(tmp_path / "run.gradviz"):

@@ -51,6 +51,7 @@ def names(document: str) -> set[str]:
     return {found[0] for element in elements(document, "node").values() if (found := texts(element))}
 
 
+@pytest.mark.slow
 def test_a_large_graph_is_folded_and_says_so(traced: Traced, tmp_path: Path, gradviz: Run) -> None:
     traced(deep).close()
     document = drawn(gradviz, tmp_path, "--unrolled")
@@ -69,6 +70,7 @@ def test_depth_opens_so_many_levels(traced: Traced, tmp_path: Path, gradviz: Run
     assert "net · Sequential" not in names(drawn(gradviz, tmp_path, "--depth", "1"))
 
 
+@pytest.mark.slow
 def test_a_picture_is_drawn_from_left_to_right(traced: Traced, tmp_path: Path, gradviz: Run) -> None:
     traced(deep).close()
     down, across = (size_of(drawn(gradviz, tmp_path, "--rankdir", way)) for way in ("TB", "LR"))
@@ -120,6 +122,7 @@ def test_json_is_folded_only_when_asked(traced: Traced, tmp_path: Path, gradviz:
         assert any(node["kind"] == "group" for node in nodes) == kinds
 
 
+@pytest.mark.slow
 def test_around_and_hops(traced: Traced, tmp_path: Path, gradviz: Run) -> None:
     traced(several_paths).close()
     near = names(drawn(gradviz, tmp_path, "--around", "q", "--hops", "1"))
@@ -127,6 +130,7 @@ def test_around_and_hops(traced: Traced, tmp_path: Path, gradviz: Run) -> None:
     assert near < names(drawn(gradviz, tmp_path, "--around", "q"))
 
 
+@pytest.mark.slow
 def test_around_a_module(traced: Traced, tmp_path: Path, gradviz: Run) -> None:
     traced(deep).close()
     found = names(drawn(gradviz, tmp_path, "--around", "net.7.0", "--hops", "0"))
@@ -149,6 +153,7 @@ def test_only_grad(traced: Traced, tmp_path: Path, gradviz: Run) -> None:
     assert all(node["requires_grad"] for node in tensors)
 
 
+@pytest.mark.slow
 def test_a_slice_of_a_folded_pictures_size_is_shown_in_full(
     traced: Traced, tmp_path: Path, gradviz: Run
 ) -> None:
@@ -158,6 +163,7 @@ def test_a_slice_of_a_folded_pictures_size_is_shown_in_full(
     assert "folded" not in document
 
 
+@pytest.mark.slow
 def test_the_dark_theme_has_light_ink_on_dark(traced: Traced, tmp_path: Path, gradviz: Run) -> None:
     traced(several_paths).close()
 
@@ -214,6 +220,7 @@ def test_a_file_that_may_not_be_written_gets_one_line(traced: Traced, tmp_path: 
     assert (done.returncode, done.stderr) == (2, "gradviz: cannot write out.svg: it is a directory\n")
 
 
+@pytest.mark.slow
 def test_trace_draws_what_graph_draws(tmp_path: Path, gradviz: Run) -> None:
     (tmp_path / "long.py").write_text(
         "import gradviz.engine as torch\n"

@@ -43,6 +43,7 @@ def drawn(document: str, kind: str) -> dict[str, tuple[list[str], list[str]]]:
 # --- the same picture by every rung
 
 
+@pytest.mark.slow
 @real_programs
 @pytest.mark.parametrize("whole", [False, True])
 def test_every_layout_draws_the_same_nodes_edges_and_texts(

@@ -42,6 +42,7 @@ def test_an_operator_is_written_with_dots_for_its_tensor(op: str, args: str, wor
     assert operator_of(op, args) == words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "boxes"),
     [((), ["1 - … → y [2]", "2 - … ×12 → y [2]"]), (("--style", "textbook"), ["1 - …", *["2 - …"] * 12])],

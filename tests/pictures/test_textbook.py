@@ -152,6 +152,7 @@ def test_a_page_has_the_names_of_the_program(tmp_path: Path) -> None:
     assert "--names is for pictures" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_gate_with_a_thousand_inputs_is_not_drawn(tmp_path: Path) -> None:
     program = """
 import gradviz.engine as torch
@@ -172,6 +173,7 @@ y.backward()
 """
 
 
+@pytest.mark.slow
 def test_a_long_chain_is_drawn_from_top_to_bottom(tmp_path: Path) -> None:
     for rounds, rankdir in ((5, "LR"), (12, "TB")):
         folder = tmp_path / str(rounds)

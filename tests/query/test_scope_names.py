@@ -62,6 +62,7 @@ engines = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @engines
 @holders
 def test_each_view_says_a_scope_once(engine: str, holder: str, tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ def test_what_all_ranks_have_is_one_finding(named: list[str], run: Path) -> None
     assert found == {"not-updated": [0, 1], "nonfinite-forward": [1]}
 
 
+@pytest.mark.slow
 def test_text_says_which_ranks(run: Path) -> None:
     told = gradviz(run, "check", "train.rank*.gradviz").stdout
     assert "on rank 1" in told

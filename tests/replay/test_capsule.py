@@ -192,6 +192,7 @@ def test_the_script_is_written_as_a_person_would(path: Path) -> None:
     assert "loss.backward()" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -231,6 +232,7 @@ def test_names_and_places_of_a_trace_stay_names_and_comments(path: Path) -> None
     assert imported == {"numpy", "torch", "torch.nn.functional"}
 
 
+@pytest.mark.slow
 def test_a_capsule_does_not_take_the_place_of_its_trace(path: Path) -> None:
     recorded(path, training)
     done = invoked(["capsule", str(path), "-o", str(path)])
@@ -249,6 +251,7 @@ def two_steps() -> None:
         optimizer.step()
 
 
+@pytest.mark.slow
 def test_a_capsule_has_the_step_behind_its_pass_and_no_other(path: Path) -> None:
     recorded(path, two_steps)
     capsule = cut_out(path, 2)
@@ -260,6 +263,7 @@ def test_a_capsule_has_the_step_behind_its_pass_and_no_other(path: Path) -> None
     assert said["losses"] == of_capsule["losses"]
 
 
+@pytest.mark.slow
 def test_a_capsule_of_a_pass_without_a_step_has_none(path: Path) -> None:
     def program() -> None:
         w = torch.ones(3, requires_grad=True)

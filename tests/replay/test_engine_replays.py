@@ -212,6 +212,7 @@ def test_another_value_gives_another_loss_and_another_gradient(path: Path) -> No
     assert found.runner == "gradviz's engine"
 
 
+@pytest.mark.slow
 def test_without_a_detach_its_gradient_is_there(path: Path) -> None:
     def program() -> None:
         w = torch.tensor(2.0, requires_grad=True)
@@ -225,6 +226,7 @@ def test_without_a_detach_its_gradient_is_there(path: Path) -> None:
     assert after(found) == {"loss": 30.0, "v.grad": 10.0, "w.grad": 15.0}
 
 
+@pytest.mark.slow
 def test_a_gradient_that_underflows_is_there_in_float64(path: Path) -> None:
     def program() -> None:
         x = torch.tensor(1e-30, requires_grad=True)
@@ -284,6 +286,7 @@ def test_only_the_outermost_call_is_told(path: Path) -> None:
         assert next(event.function for event in trace if isinstance(event, CallMade)) == "F.layer_norm"
 
 
+@pytest.mark.slow
 def test_a_program_finds_the_functions_of_the_engine_again(path: Path) -> None:
     names = ("exp", "add", "__add__", "T", "normal_")
     before = [torch.exp, F.relu, torch.autograd.grad, *(vars(Tensor)[name] for name in names)]

@@ -112,6 +112,7 @@ def test_a_trace_that_cannot_run_again_is_refused(tmp_path: Path) -> None:
     assert "record it with gradviz trace --values inputs" in texts(tmp_path, a_product, "x=4", values="full")
 
 
+@pytest.mark.slow
 def test_a_page_is_refused(tmp_path: Path) -> None:
     texts(tmp_path, a_product)
     result = invoked(

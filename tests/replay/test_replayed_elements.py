@@ -61,6 +61,7 @@ def test_why_answers_as_of_a_trace_with_all_elements(
     assert values[0] == values[1] != []
 
 
+@pytest.mark.slow
 def test_every_value_and_gradient_of_a_pass_is_that_of_a_trace_with_all_elements(tmp_path: Path) -> None:
     arrays = []
     for values in ("inputs", "full"):

@@ -43,6 +43,7 @@ def line(path: Path) -> Samples:
     return told_apart(path, program)
 
 
+@pytest.mark.slow
 def test_the_parts_are_those_that_are_known_by_hand(path: Path) -> None:
     found = line(path)
     assert [term.index for term in found.terms] == [2, 1, 0]
@@ -77,6 +78,7 @@ def test_the_parts_of_a_scaled_loss_are_scaled(
     assert json.loads(done.stdout)["changes"][0]["after"] == pytest.approx(3 * factor)
 
 
+@pytest.mark.slow
 def test_the_parts_of_a_network_are_those_of_autograd(path: Path) -> None:
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
@@ -91,6 +93,7 @@ def test_the_parts_of_a_network_are_those_of_autograd(path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_targets_that_are_ignored_have_no_part(path: Path) -> None:
     torch.manual_seed(0)
     w, y = torch.randn(4, 3, requires_grad=True), torch.tensor([0, -100, 2, 1])
@@ -132,6 +135,7 @@ def test_a_sum_of_all_elements_is_one_however_it_is_written(
     assert [(term.index, term.loss) for term in found.terms] == [(1, 7.0), (0, 3.0)]
 
 
+@pytest.mark.slow
 def test_a_sample_with_nan_comes_first(path: Path) -> None:
     w, x = torch.ones(3, requires_grad=True), torch.ones(4, 3)
     x[2, 1] = float("nan")
@@ -140,6 +144,7 @@ def test_a_sample_with_nan_comes_first(path: Path) -> None:
     assert [term.is_odd for term in found.terms] == [True, False, False, False]
 
 
+@pytest.mark.slow
 def test_samples_that_depend_on_one_another_are_said_to(path: Path) -> None:
     torch.manual_seed(0)
     norm, x = torch.nn.BatchNorm1d(3), torch.randn(4, 3)

@@ -95,6 +95,7 @@ def test_what_the_trace_does_not_have_is_said_in_one_line(path: Path) -> None:
         scaled(path, number=4)
 
 
+@pytest.mark.slow
 def test_a_parameter_that_was_written_to_behind_its_step_is_not_taken_for_what_the_step_made(
     path: Path,
 ) -> None:
@@ -160,6 +161,7 @@ def without(path: Path, index: int) -> dict[str, float]:
     return {change["of"]: change["after"] for change in told["changes"]}
 
 
+@pytest.mark.slow
 def test_the_loss_of_the_others_is_their_mean(path: Path) -> None:
     def program() -> None:
         w = torch.tensor(2.0, requires_grad=True)
@@ -171,6 +173,7 @@ def test_the_loss_of_the_others_is_their_mean(path: Path) -> None:
     assert without(path, 1) == {"loss": 10.0, "w.grad": 10.0}  # (4 + 16) / 2, 2·2·(1 + 4) / 2
 
 
+@pytest.mark.slow
 def test_the_loss_of_the_others_is_their_sum(path: Path) -> None:
     def program() -> None:
         w = torch.tensor(2.0, requires_grad=True)

@@ -106,6 +106,7 @@ def test_one_element_is_set(path: Path) -> None:
     assert after(asked(path, None, "w[0, :2]=0")) == {"loss": 9.0, "w.grad": [[0.0, 0.0, 6.0]]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 2])
 def test_an_element_is_set_though_a_tensor_has_its_name(path: Path, number: int) -> None:
     def program() -> None:
@@ -199,6 +200,7 @@ def test_a_state_of_an_earlier_pass_is_held_and_not_said_to_be_impossible(path: 
     assert "held as recorded, not computed again: h, line" in shown
 
 
+@pytest.mark.slow
 def test_another_dtype_is_named_where_the_gradients_keep_theirs(path: Path) -> None:
     recorded(path, in_bfloat16)
     found = asked(path, dtype="float32")
@@ -234,6 +236,7 @@ def network(path: Path) -> None:
     recorded(path, program)
 
 
+@pytest.mark.slow
 def test_every_pass_of_a_training_gives_what_was_recorded(path: Path) -> None:
     network(path)
     assert are_equal(path, 3)
@@ -281,12 +284,14 @@ def test_the_random_numbers_of_this_process_stay(path: Path) -> None:
 # --- memory, and passes that hang together
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_a_pass_gives_what_was_recorded(path: Path, program: Callable[[], object]) -> None:
     recorded(path, program)
     assert are_equal(path, PROGRAMS[program])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", [{"passes": {3}}, {"last": 1}, {"every": 3}])
 def test_a_chosen_pass_gives_what_was_recorded(path: Path, chosen: dict[str, Any]) -> None:
     torch.manual_seed(0)
@@ -302,6 +307,7 @@ def test_a_chosen_pass_gives_what_was_recorded(path: Path, chosen: dict[str, Any
     assert found.check.gradients == 2
 
 
+@pytest.mark.slow
 def test_a_pass_does_not_go_back_beyond_a_detached_state(path: Path) -> None:
     recorded(path, hidden_state)
     with open_trace(path) as trace:
@@ -326,6 +332,7 @@ def test_a_difference_is_told_where_it_first_appears(path: Path) -> None:
 # --- refusals
 
 
+@pytest.mark.slow
 def test_what_is_asked_for_in_vain_is_one_line(path: Path, tmp_path: Path) -> None:
     square(path)
     for number, sets, told in (
@@ -400,6 +407,7 @@ def test_hooks_that_changed_a_gradient_are_said_not_to_run(path: Path) -> None:
     assert "numbers and branches that the program worked out in Python stay" in shown
 
 
+@pytest.mark.slow
 def test_a_custom_function_is_a_leaf_of_the_replay(path: Path) -> None:
     def program() -> None:
         w = torch.tensor(3.0, requires_grad=True)
@@ -464,6 +472,7 @@ def test_two_leaves_of_one_name_are_told_apart(path: Path) -> None:
 # --- hostile traces
 
 
+@pytest.mark.slow
 def test_a_function_that_is_not_in_the_table_is_never_called(path: Path) -> None:
     square(path)
     connection = sqlite3.connect(path)

@@ -235,6 +235,7 @@ def test_a_second_recording_to_the_same_name_is_refused(tmp_path: Path, gradviz_
     assert gradviz_here("trace", "-o", "script.gradviz", "script.py").returncode == 0  # now it is free
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["trace", "check"])
 def test_a_default_name_that_is_taken_gets_a_number(command: str, tmp_path: Path, gradviz_here: Run) -> None:
     (tmp_path / "script.py").write_text("print('ran')\n")

@@ -445,6 +445,7 @@ def test_a_nan_that_no_norm_has_shown_is_told_with_the_passes_that_show_it(tmp_p
     assert found.rule == "masked-nan"
 
 
+@pytest.mark.slow
 def test_the_numbers_of_a_pass_are_told_in_a_sentence(tmp_path: Path) -> None:
     with recorded(tmp_path, Loop(disturb=jump_in_25)) as trace:
         session = Session(trace)
@@ -465,6 +466,7 @@ def test_the_numbers_of_a_pass_are_told_in_a_sentence(tmp_path: Path) -> None:
     assert told[24].endswith("more than ten times the usual, so that the next passes are recorded")
 
 
+@pytest.mark.slow
 def test_the_curve_of_the_loss_has_every_pass(tmp_path: Path) -> None:
     loop = Loop()
     with recorded(tmp_path, loop) as trace:
@@ -575,6 +577,7 @@ def test_what_was_not_watched_is_no_fault(tmp_path: Path, disturb: Any) -> None:
     assert [str(found) for found in gradviz.check(tmp_path / "run.gradviz").at_least("warning")] == []
 
 
+@pytest.mark.slow
 def test_gradients_that_are_summed_over_passes_are_no_fault(tmp_path: Path) -> None:
     def program() -> None:
         torch.manual_seed(0)
@@ -611,6 +614,7 @@ def test_passes_that_are_summed_are_counted_where_all_were_watched(tmp_path: Pat
     assert found("5-8,13-16") == ["(loss / 4).backward()"]
 
 
+@pytest.mark.slow
 def test_a_thawed_leaf_is_emitted(tmp_path: Path) -> None:
     def freeze_late(step: int, loss: Any, net: Any) -> Any:
         if step == 13:

@@ -198,6 +198,7 @@ def test_the_program_computes_the_same(torch: Any, record: Record, tmp_path: Pat
     assert left[0] == left[1]
 
 
+@pytest.mark.slow
 def test_a_scope_is_left_only_if_it_was_told_to_be_entered(torch: Any, record: Record) -> None:
     """A module whose forward runs passes itself: detail begins or ends while it is open."""
 

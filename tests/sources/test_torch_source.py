@@ -140,6 +140,7 @@ def test_both_engines_give_the_same_graph(name: str, both_engines: dict[str, tup
         assert (shown, edges) == graph_of(numpy, **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [example.stem for example in EXAMPLES])
 def test_both_engines_show_the_same_formulas(name: str, both_engines: dict[str, tuple[Any, Any]]) -> None:
     ours, theirs = (
@@ -249,6 +250,7 @@ def test_a_module_that_moves_to_where_it_is_can_be_recorded(tmp_path: Path) -> N
         assert len(trace.passes) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "told"),
     [

@@ -210,6 +210,7 @@ def test_a_wrapper_runs_once_for_each_call(tmp_path: Path) -> None:
     assert len(calls) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("passes", [None, "auto"])
 def test_reads_of_the_recorder_do_not_run_what_a_program_put_in_place_of_methods(
     passes: str | None, tmp_path: Path

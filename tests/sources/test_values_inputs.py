@@ -45,6 +45,7 @@ def kept(trace: Trace, how: str) -> list[np.ndarray]:
     return found
 
 
+@pytest.mark.slow
 def test_a_call_is_told_with_its_function_and_its_arguments(record: Record) -> None:
     def program() -> None:
         w = torch.ones(3, requires_grad=True)
@@ -59,6 +60,7 @@ def test_a_call_is_told_with_its_function_and_its_arguments(record: Record) -> N
     assert total.inputs == product.outputs
 
 
+@pytest.mark.slow
 def test_the_elements_of_large_leaves_and_data_are_kept_and_no_others(record: Record) -> None:
     torch.manual_seed(0)
     w, x = torch.randn(40, 40, requires_grad=True), torch.randn(5, 40)
@@ -120,6 +122,7 @@ def test_results_of_what_is_not_in_the_table_are_inputs(record: Record) -> None:
     assert np.array_equal(cut, np.full(100, 2.0))
 
 
+@pytest.mark.slow
 def test_the_random_numbers_of_a_dropout_are_kept(record: Record) -> None:
     x = torch.ones(100, requires_grad=True)
     states = []

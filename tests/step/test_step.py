@@ -253,6 +253,7 @@ def test_two_tensors_of_one_name_are_told_apart(tmp_path: Path) -> None:
 # --- time travel
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [CUBE, LOOP, EVERYTHING], ids=["cube", "loop", "everything"])
 def test_every_event_is_the_same_forwards_and_backwards(tmp_path: Path, text: str) -> None:
     path = lesson(tmp_path, text)
@@ -406,6 +407,7 @@ y.sum().backward()
 """
 
 
+@pytest.mark.slow
 def test_nothing_that_a_terminal_would_obey_passes_through(tmp_path: Path) -> None:
     with open_trace(lesson(tmp_path, HOSTILE, "\x1b[7mevil[red].py")) as trace:
         session = Session(trace)

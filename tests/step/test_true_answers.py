@@ -240,6 +240,7 @@ def test_why_at_that_error_names_what_cut_the_graph(answer: Answer) -> None:
     assert "line 4: y.detach()" in told
 
 
+@pytest.mark.slow
 def test_the_arguments_in_a_picture_are_those_of_the_program(traced: Callable[[str], Path]) -> None:
     with open_trace(traced(ARGUMENTS)) as trace:
         graph = build(trace, whole=True)

@@ -360,6 +360,7 @@ def test_why_tells_large_gradients_by_their_statistics(session: Sessions) -> Non
     assert len(text.splitlines()) < 10
 
 
+@pytest.mark.slow
 def test_every_event_can_be_explained(session: Sessions) -> None:
     for program in (CUBE, LOOP, EVERYTHING, NAN, SAVED, PATHS):
         here = session(program)

@@ -144,6 +144,7 @@ def depth_at(session: Session, position: int) -> int:
     return int(session.query.scopes.depths[position])
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(STEPS, st.integers(0, 60))
 def test_there_and_back_again_is_where_one_was(

@@ -206,6 +206,7 @@ def test_scopes_nested_as_deep_as_allowed_are_drawn(training: Path) -> None:
     assert picture.stat().st_size < 10 << 20
 
 
+@pytest.mark.slow
 def test_a_place_with_more_callers_than_are_recorded_is_refused(training: Path) -> None:
     with closing(sqlite3.connect(training, isolation_level=None)) as connection:
         like = connection.execute("SELECT * FROM sites LIMIT 1").fetchone()[2:]

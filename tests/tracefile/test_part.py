@@ -369,6 +369,7 @@ def uncounted(text: str) -> str:
     )
 
 
+@pytest.mark.slow
 def test_a_command_that_reads_the_whole_run_says_so_first(loop: Path, tmp_path: Path) -> None:
     with open_trace(recut(loop, tmp_path / "other.gradviz", [30])) as trace:
         with mock.patch("gradviz.tracefile.part.LONG", 0):

@@ -259,6 +259,7 @@ def test_every_view_shows_it(torch: Any, tmp_path: Path) -> None:
     assert build(trace).passes == 30
 
 
+@pytest.mark.slow
 def test_info_says_which_passes_there_are(torch: Any, tmp_path: Path, gradviz_here: Any) -> None:
     trained(torch, tmp_path / "run.gradviz", 12, last=3)
     assert "3 of 12: 10 to 12" in gradviz_here("info", "run.gradviz").stdout
@@ -324,6 +325,7 @@ def test_a_run_that_is_killed_leaves_the_last_passes(tmp_path: Path) -> None:
         assert len(trace.indices(Kind.PASS_BEGAN)) == len(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_early", [False, True], ids=["removed at the end", "removed while it runs"])
 def test_a_leaf_that_is_read_again_after_many_passes_has_its_name(
     torch: Any, tmp_path: Path, is_early: bool

@@ -41,6 +41,7 @@ def test_the_pattern_knows_a_line_that_installs_the_other_project(line: str, is_
     assert bool(STRANGER.search(line.partition("&&")[0])) == is_strange
 
 
+@pytest.mark.slow
 def test_no_line_installs_the_other_project() -> None:
     assert len(TEXTS) > 300
     lines = [

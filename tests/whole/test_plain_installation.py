@@ -49,6 +49,7 @@ def test_a_stand_in_of_two_gives_what_scipy_gives(name: str, x: float, y: float)
     np.testing.assert_allclose(Function("no.such.module", name)(given_x, given_y), expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_derivative_made_of_a_stand_in_can_be_differentiated_again() -> None:
     program = WITHOUT.format(names=["scipy"]) + (
         "import gradviz.engine as torch\n"
@@ -65,6 +66,7 @@ def test_what_needs_scipy_says_so_in_one_line(no_scipy: None) -> None:
     assert str(caught.value) == "gradviz's engine needs SciPy for this (scipy.special.i0): pip install scipy"
 
 
+@pytest.mark.slow
 def test_a_singular_matrix_is_an_error_of_linear_algebra_without_scipy() -> None:
     program = WITHOUT.format(names=["scipy"]) + (
         "import gradviz.engine as torch\n"

@@ -105,6 +105,7 @@ def test_the_local_derivative_of_an_elementwise_op_is_known_in_numbers(
             assert step.local is not None, step.formula
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "key", "i"), [(n + 1, *case) for n, case in enumerate(CASES)])
 def test_the_lines_that_are_shown_can_be_calculated(words: Words, number: int, key: str, i: int) -> None:
     for step, up, down in in_numbers(steps_of(words, number)):
@@ -281,6 +282,7 @@ def test_the_outputs_of_a_node_have_sums_of_their_own(tmp_path: Path) -> None:
     assert "∂z/∂b = 1  ← MulBackward0" in came
 
 
+@pytest.mark.slow
 def test_of_an_op_with_very_many_inputs_the_first_derivatives_are_told(tmp_path: Path) -> None:
     path = tmp_path / "run.gradviz"
     with gradviz.record(path):

@@ -33,6 +33,7 @@ def leaf_of(query: Query) -> int:
     return node
 
 
+@pytest.mark.slow
 def test_a_long_sum_names_the_first_terms_and_counts_the_others(trace: Trace) -> None:
     query = Query(trace)
     moment = query.at(trace.count - 1)

@@ -33,6 +33,7 @@ from gradviz.events.kinds import Kind, OpRan, PassSummed
 from gradviz.events.values import INPUTS
 from gradviz.query.birth import taken_and_given
 from gradviz.query.ops import DIVIDING, LOGARITHMS, function_name
+from gradviz.tracefile.chosen import first_of
 from gradviz.words.numbers import brief
 
 _OF_ONE_NUMBER = (
@@ -160,14 +161,13 @@ def _seen_in(case: Case, origin: Origin) -> str:
 
 
 def _is_of_graph(case: Case, origin: Origin) -> bool:
-    """Whether the op that gave the number belongs to the pass itself, which was recorded, though values of it were
-    not."""
-    if not case.query.tensors.is_op(origin.event) or case.trace.meta.get("values") == "none":
+    """Whether the op that gave the number belongs to the pass itself, of which the graph alone was recorded."""
+    meta, passes = case.trace.meta, case.query.passes.by_number
+    is_chosen = meta.get("values") in ("stats", "full") and first_of(meta.get("passes", "")) is not None
+    if not is_chosen or not case.query.tensors.is_op(origin.event) or not passes[origin.number].recorded:
         return False
-    passes = case.query.passes.by_number
     before = passes.get(origin.number - 1)
-    is_in_it = before is None or (before.last is not None and before.last < origin.event)
-    return bool(passes[origin.number].recorded) and is_in_it
+    return before is None or (before.last is not None and before.last < origin.event)
 
 
 def _first_without_details(case: Case, number: int) -> int:

@@ -134,3 +134,49 @@ def test_a_pass_from_a_graph_changes_nothing_of_the_program(tmp_path: Path) -> N
         return found
 
     assert all(map(torch.equal, results(None), results(tmp_path)))
+
+
+def test_the_factors_of_a_product_with_a_sum_count(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(3, 4)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+    x, seen = torch.randn(5, 3), {}
+
+    def program() -> None:
+        for step in range(1, 16):
+            mixed = torch.addmm(layer.bias, x, layer.weight.t(), beta=0.5, alpha=2.0)
+            seen["addmm"] = mixed
+            loss = mixed.sum(dim=None, keepdim=True).sum() * (1000 if step == 15 else 1)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    with recorded(tmp_path, program) as trace:
+        assert 15 in in_detail(trace)
+        events = map(trace.event, range(trace.passes[13].last, trace.passes[14].first))
+        (event,) = (event for event in events if isinstance(event, OpRan) and event.op == "addmm")
+        row = trace.states.valued(event.outputs[0], event.index)
+        assert trace.states.stats[row, Stat.MEAN] == pytest.approx(seen["addmm"].mean().item(), abs=1e-6)
+
+
+def test_no_line_is_named_for_data_that_several_lines_make(tmp_path: Path) -> None:
+    def program() -> None:
+        torch.manual_seed(0)
+        layer = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+        x = torch.randn(3, 4)
+        for step in range(1, 31):
+            zero_or_one = torch.tensor(0.0 if step == 25 else 1.0)
+            one = zero_or_one.log()
+            other = torch.tensor(1.0).exp()
+            loss = torch.zeros(())
+            for factor in (one, other):
+                loss = loss + (layer(x) * factor).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    recorded(tmp_path, program).close()
+    (found,) = gradviz.check(tmp_path / "run.gradviz").at_least("error")
+    assert "an infinity here in pass 25" in found.message
+    assert "gave in the passes that were watched" not in found.message

@@ -40,10 +40,7 @@ from gradviz.sources.torch_recorder.tensor_values import Unseen
 from gradviz.system.process import make_room_for_graph
 
 _MOST = 16  # the most elements of a recomputed value under `create_graph`
-_NUMBERS = (
-    "exponent",
-    "other",
-)  # arguments of ops that are numbers, by their names on nodes
+_NUMBERS = ("exponent", "other")  # arguments of ops that are numbers, by their names on nodes
 _PLAIN = (int, float, bool, complex)
 _Key = tuple[int, int]  # the identity of a node, and the index of its output
 
@@ -78,10 +75,8 @@ class _Op:
 
     @property
     def along(self) -> dict[str, Any]:
-        """The arguments `dim` and `keepdim`."""
-        dims = [
-            dim - (1 << 64) if dim >> 63 else dim for dim in self.number("dim")
-        ]  # PyTorch shows them unsigned
+        """The arguments `dim` and `keepdim`. PyTorch shows a negative `dim` as if it were unsigned."""
+        dims = [dim - (1 << 64) if dim >> 63 else dim for dim in self.number("dim")]
         return {"dim": dims, "keepdim": self.number("keepdim")}
 
 
@@ -89,7 +84,9 @@ class _Op:
 _AGAIN: dict[str, Callable[[_Op], torch.Tensor]] = {
     "AbsBackward0": lambda op: op().abs(),
     "AddBackward0": lambda op: torch.add(op(0, ""), op(1, ""), alpha=op.number("alpha")),
-    "AddmmBackward0": lambda op: torch.addmm(op(0, ""), op(1, "mat1"), op(2, "mat2")),
+    "AddmmBackward0": lambda op: torch.addmm(
+        op(0, ""), op(1, "mat1"), op(2, "mat2"), beta=op.number("beta"), alpha=op.number("alpha")
+    ),
     "CosBackward0": lambda op: op().cos(),
     "DivBackward0": lambda op: op() / op(1, "other"),
     "Log1PBackward0": lambda op: op().log1p(),
@@ -133,7 +130,12 @@ def inner_values(
         try:
             with no_grad():
                 value = again(_Op(fn, tensors, values, most))
-        except (LookupError, RuntimeError, AttributeError):  # an operand is not known, or is of another form
+        except (
+            LookupError,
+            RuntimeError,
+            AttributeError,
+            TypeError,
+        ):  # an operand is not known, or of another form
             continue
         form = fn._input_metadata[0]
         if value.dtype == form.dtype and tuple(value.shape) == tuple(form.shape):

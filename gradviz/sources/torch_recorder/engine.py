@@ -83,8 +83,10 @@ def watched(
         is_off = source.is_off
         if not is_off and resting.is_on and _is_pass(source, t_outputs):
             resting.end_if_due()  # a pass that begins inside a pass may be wanted
-            if resting.is_on and not resting.wakes(t_outputs):
-                return resting.passed(engine, t_outputs, args, kwargs)
+            if resting.is_on:
+                loss = resting.loss_of(t_outputs)
+                if not resting.wakes(t_outputs, loss):
+                    return resting.passed(engine, t_outputs, args, kwargs, loss)
         current = None if is_off or resting.is_on else _begun(source, t_outputs, args, kwargs)
         if current is None:
             with Refusals(source).seen():

@@ -180,8 +180,8 @@ class PassNumbers:
         return listener is not None and listener.sums
 
     @safely
-    def began(self, in_pass: int, roots: Any) -> None:
-        """Note the loss of a pass that has begun."""
+    def began(self, in_pass: int, loss: torch.Tensor | float | None) -> None:
+        """Note the loss of a pass that has begun: read, or on its device."""
         if not self.are_wanted:
             return
         if self.is_due:
@@ -190,8 +190,7 @@ class PassNumbers:
         self.in_pass, self.is_due = in_pass, True
         self.counted.clear()
         self.changed.clear()
-        with torch._C.DisableTorchFunction():
-            self.loss = self.loss_of(roots)
+        self.loss = loss
         self._read_late()
 
     @staticmethod

@@ -139,17 +139,20 @@ class Resting:
     def watched(self, number: int, roots: Any) -> None:
         """Note the beginning of a pass that is watched, and whether the step behind it is, too."""
         self.is_step_wanted = self.source.follows_passes
-        self.numbers.began(number, roots)
+        self.numbers.began(number, self.loss_of(roots))
 
     @safely
-    def wakes(self, roots: Any) -> bool:
-        """End the rest if the listener wants the pass that is about to begin, because of its loss, and emit its
-        graph."""
-        listener, loss = self.source.listener, None
-        if listener is not None and threading.get_ident() == self.thread:
-            with _Plain():
-                loss = self.numbers.loss_of(roots)
-        if not isinstance(loss, float) or not self.source.listener.wakes(loss):  # type: ignore[union-attr]
+    def loss_of(self, roots: Any) -> torch.Tensor | float | None:
+        """The loss that a pass begins from, if its numbers are wanted."""
+        with _Plain():
+            return self.numbers.loss_of(roots) if self.numbers.are_wanted else None
+
+    @safely
+    def wakes(self, roots: Any, loss: torch.Tensor | float | None) -> bool:
+        """End the rest, and emit the graph of the pass about to begin, if its loss makes the listener want it."""
+        listener: Any = self.source.listener
+        is_here = listener is not None and threading.get_ident() == self.thread
+        if not is_here or not isinstance(loss, float) or not listener.wakes(loss):
             return False
         self.end()
         with _Plain(), unheard():
@@ -161,9 +164,9 @@ class Resting:
         """Note what a watched pass has shown, which is about to end."""
         self.live.remember(current)
 
-    def passed(self, engine: Callable[..., Any], roots: Any, args: Any, kwargs: Any) -> Any:
+    def passed(self, engine: Callable[..., Any], roots: Any, args: Any, kwargs: Any, loss: Any) -> Any:
         """The result of a pass that is not watched: its beginning, its end and its loss are emitted."""
-        number = self._began(roots, args, kwargs)
+        number = self._began(args, kwargs, loss)
         try:
             return engine(roots, *args, **kwargs)
         except Exception as error:
@@ -173,24 +176,16 @@ class Resting:
             self._ended(number)
 
     @safely
-    def _began(self, roots: Any, args: Any, kwargs: Any) -> int:
+    def _began(self, args: Any, kwargs: Any, loss: Any) -> int:
         if threading.get_ident() != self.thread:
             self.is_forbidden = True  # what several threads do at once is watched
         number = next_pass_number()
         accumulates = kwargs.get("accumulate_grad", args[5] if len(args) > 5 else True)
         listener: Any = self.source.listener
-        listener.pass_began(
-            self.source.place(sys._getframe()),
-            number,
-            "backward" if accumulates else "grad",
-            time.time(),
-            bool(args[1]),
-            bool(args[2]),
-            (),
-            (),
-        )
+        where, how = self.source.place(sys._getframe()), "backward" if accumulates else "grad"
+        listener.pass_began(where, number, how, time.time(), bool(args[1]), bool(args[2]), (), ())
         self.is_step_wanted = False
-        self.numbers.began(number, roots)
+        self.numbers.began(number, loss)
         return number
 
     @safely

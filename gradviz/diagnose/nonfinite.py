@@ -28,6 +28,7 @@ _OF_NUMBERS = re.compile(r"\b(nan|inf|infinity|infinite|finite|nonfinite)\b", re
 _OF_NUMBERS_WITH_NAN = ("float", "bfloat", "complex")  # dtypes
 _SCALE = 2.0  # the smallest factor that counts as the scale of a loss
 _MOST = 10_000  # the most ops that a search looks at
+_ALIKE = 64  # the most calls of a line that are compared
 
 
 class Source(Enum):
@@ -248,7 +249,8 @@ def _up_from(case: Case, bad: _Bad, root: int, end: int, number: int) -> Origin:
         if carrier is None:
             break
         state, at = carrier, event - 1
-        if bad.is_unwatched(state) and (base := tensors.base(state)) and bad.is_bad(base.tensor, at):
+        base = tensors.base(state) if bad.is_unwatched(state) else None
+        if base is not None and not bad.is_unwatched(base) and bad.is_bad(base.tensor, at):
             state = base  # data that was taken out of other data
     source = Source.OP
     if tensors.is_op(event):
@@ -269,17 +271,20 @@ def _up_from(case: Case, bad: _Bad, root: int, end: int, number: int) -> Origin:
 
 def _taker(case: Case, tensor: int) -> int:
     """The first op that took a tensor."""
-    inputs = case.trace.table(Kind.OP).lists("inputs")
-    return int(case.trace.table(Kind.OP).events[inputs.owners[inputs.values == tensor][0]])
-
-
-def as_recorded(case: Case, op: OpRan, tensor: int) -> int:
-    """What an op took in place of a tensor the last time that its line was watched; 0 if that is not known."""
     ops = case.trace.table(Kind.OP)
-    before = ops.events[(ops.sites == op.site) & (ops.events < op.index)].tolist()
-    alike = [one for one in map(case.query.tensors.op, before) if one.op == op.op]
-    at = op.inputs.index(tensor)
-    return alike[-1].inputs[at] if alike and at < len(alike[-1].inputs) else 0
+    inputs = ops.lists("inputs")
+    return int(ops.events[inputs.owners[inputs.values == tensor][0]])
+
+
+def as_recorded(case: Case, op: OpRan, tensor: int) -> tuple[int, int]:
+    """The tensor that an op took in place of this one the last time that its line was watched, and the event that made
+    it. (0, 0) if none is known, or if tensors of several lines came there."""
+    ops, at = case.trace.table(Kind.OP), op.inputs.index(tensor)
+    before = ops.events[(ops.sites == (op.site or -1)) & (ops.events < op.index)][-_ALIKE:].tolist()
+    alike = [one for one in map(case.query.tensors.op, before) if one.op == op.op and at < len(one.inputs)]
+    taken = {one.inputs[at]: case.query.tensors.maker(one.inputs[at]) for one in alike}
+    made = [(one, maker) for one, maker in taken.items() if maker is not None and case.site(maker)]
+    return made[-1] if len({case.site(maker) for _, maker in made}) == 1 else (0, 0)
 
 
 def _carrier(case: Case, bad: _Bad, op: OpRan) -> State | None:

@@ -169,9 +169,8 @@ def test_no_line_is_named_for_data_that_several_lines_make(tmp_path: Path) -> No
             zero_or_one = torch.tensor(0.0 if step == 25 else 1.0)
             one = zero_or_one.log()
             other = torch.tensor(1.0).exp()
-            loss = torch.zeros(())
-            for factor in (one, other):
-                loss = loss + (layer(x) * factor).square().mean()
+            first, second = [(layer(x) * factor).square().mean() for factor in (one, other)]
+            loss = first + second
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

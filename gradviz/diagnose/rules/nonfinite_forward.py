@@ -102,8 +102,8 @@ def _not_recorded(case: Case, origin: Origin) -> Found:
     """The finding if the values before a NaN or infinity were not recorded. It names only the line of the pass."""
     bad, events = "NaN" if origin.is_nan else "an infinity", (origin.harm, origin.event)
     first = _first_without_details(case, origin.number)
-    if _is_of_graph(case, origin):
-        told = f"and of pass {origin.number} only the graph is known, not all values"
+    if _is_of_the_pass(case, origin):
+        told = f"and not all values of pass {origin.number} were recorded"
         cure = f"record it with gradviz trace --passes {origin.number}: the values before are known then"
         events = (origin.event, origin.harm)
     elif first:
@@ -132,12 +132,10 @@ def _unwatched(case: Case, origin: Origin) -> Found:
     """The finding if an op took bad data in a pass of which only the graph is known. It says what gave the data in the
     passes that were watched."""
     bad, op = "NaN" if origin.is_nan else "an infinity", case.query.tensors.op(origin.event)
-    twin = as_recorded(case, op, origin.tensor)
-    maker = case.query.tensors.maker(twin) if twin else None
+    twin, maker = as_recorded(case, op, origin.tensor)
     taken = case.words.called(twin) if twin else f"what {function_name(op.op)} takes"
-    if maker is not None and case.query.tensors.is_op(maker):
-        site = case.query.tensors.op(maker).site
-        gave = f"{case.words.expression(site, 60)}{case.words.at_line(site)}"
+    if maker and case.query.tensors.is_op(maker):
+        gave = f"{case.words.expression(case.site(maker), 60)}{case.words.at_line(case.site(maker))}"
         taken += f", which {gave} gave in the passes that were watched,"
     return Found(
         f"{taken} has {bad} here in pass {origin.number}; {_harm(case, origin)}",
@@ -160,8 +158,8 @@ def _seen_in(case: Case, origin: Origin) -> str:
     return f"the gradient of {case.words.called(event.tensor)}"
 
 
-def _is_of_graph(case: Case, origin: Origin) -> bool:
-    """Whether the op that gave the number belongs to the pass itself, of which the graph alone was recorded."""
+def _is_of_the_pass(case: Case, origin: Origin) -> bool:
+    """Whether the op that gave the number belongs to the pass itself, which was recorded, as from its graph."""
     meta, passes = case.trace.meta, case.query.passes.by_number
     is_chosen = meta.get("values") in ("stats", "full") and first_of(meta.get("passes", "")) is not None
     if not is_chosen or not case.query.tensors.is_op(origin.event) or not passes[origin.number].recorded:

@@ -51,11 +51,10 @@ def recreated_parameter(case: Case) -> Iterator[Found]:
         shapes = {case.query.tensors.shape(leaf) for leaf in leaves.tolist()}
         instead = [one.leaf for one in unused if case.query.tensors.shape(one.leaf) in shapes]
         are = "is" if len(instead) == 1 else "are"
+        beside = f"; {case.called(instead)}, of the same shape, {are} never used" if instead else ""
         yield Found(
             f"{case.words.called(int(leaves[0]))} is made anew for each pass, and no step ever changes it: "
-            "what it learns is lost"
-            + bool(instead)
-            * f"; {case.called(instead)}, of the same shape, {are} never used",
+            f"what it learns is lost{beside}",
             "make it once in __init__(), and use it in forward()",
             (int(later[0]), int(events[0])),
             tensors=(*distinct(leaves).tolist(), *instead),

@@ -7,7 +7,8 @@ imported there that `python` would not have imported: what the server has in mem
 imports it. So a recorder sees how PyTorch is imported, as always.
 
 A program whose interpreter has to be set up in another way (options, variables that Python reads as it starts) gets a
-Python of its own. A test that looks at the interpreter itself starts `sys.executable`."""
+Python of its own. A test that looks at the interpreter itself, or kills it, starts `sys.executable`: a client that is
+killed is gone before its program is."""
 
 from __future__ import annotations
 

@@ -303,7 +303,7 @@ def test_a_run_that_leaves_by_os_exit_keeps_its_trace(gradviz: Run, info: Info, 
 @pytest.mark.slow
 def test_a_run_that_goes_on_is_not_called_killed(gradviz: Run, info: Info, tmp_path: Path) -> None:
     path = script(tmp_path, DIFFERENTIATES + UNTIL_WRITTEN + "print(flush=True)\ninput()")
-    command = [python(), "-m", "gradviz", "trace", str(path)]
+    command = [sys.executable, "-m", "gradviz", "trace", str(path)]
     with subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
         assert running.stdout is not None
         running.stdout.readline()

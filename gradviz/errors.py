@@ -1,7 +1,5 @@
 """GradvizError: the base class of errors for the user."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 

@@ -1,8 +1,6 @@
 """A run for other tools: its tables as CSV or Parquet, its curves, histograms and findings for TensorBoard, W&B and
 MLflow. Each tool's own package writes its files."""
 
-from __future__ import annotations
-
 import csv
 import os
 import re

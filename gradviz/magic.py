@@ -1,7 +1,5 @@
 """`%%gradviz`: records a cell of a notebook, and shows what it did."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 import tempfile

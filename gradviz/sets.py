@@ -2,8 +2,6 @@
 to 50 times as long as to sort them; a trace has millions. And `np.unique` without indices or counts loads `numpy.ma`,
 which takes every command 20 ms."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 

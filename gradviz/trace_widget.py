@@ -2,8 +2,6 @@
 
 One file for Jupyter, VS Code, Colab and marimo, by anywidget, which is an extra: only this file imports it."""
 
-from __future__ import annotations
-
 from importlib.resources import files
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`gradviz capsule`: one pass of a trace, as a small file of its own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -1,7 +1,5 @@
 """`gradviz check`: finds what went wrong in a run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The command `gradviz` as a process of its own, which ends as its script does."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

@@ -1,7 +1,5 @@
 """Shared by the commands: finding the trace, reporting errors, printing to stderr."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

@@ -1,7 +1,5 @@
 """`gradviz dap`: the stepper for editors, over the Debug Adapter Protocol on stdin and stdout."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`gradviz debug`: runs a script, with the stepper at its stops."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

@@ -1,7 +1,5 @@
 """`gradviz diff`: shows where two runs part."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from pathlib import Path
 

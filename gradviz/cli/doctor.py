@@ -1,7 +1,5 @@
 """`gradviz doctor`: checks what is installed, and which layout engine is used."""
 
-from __future__ import annotations
-
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions, version

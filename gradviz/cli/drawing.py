@@ -1,7 +1,5 @@
 """Draws a trace as a picture or a page, for all commands."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

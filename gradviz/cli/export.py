@@ -1,7 +1,5 @@
 """`gradviz export`: a run for other tools."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

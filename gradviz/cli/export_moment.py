@@ -1,7 +1,5 @@
 """Writes the graph of a run at one event into a file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from gradviz.step import CommandError

@@ -1,7 +1,5 @@
 """Findings that commands show or mark without being asked to check, for runs that are checked quickly."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator
 
 from rich.text import Text

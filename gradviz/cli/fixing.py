@@ -1,7 +1,5 @@
 """`gradviz fix`: cures a finding by the smallest edit, and proves it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

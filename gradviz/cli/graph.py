@@ -1,7 +1,5 @@
 """`gradviz graph`: draws a trace."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

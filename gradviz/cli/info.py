@@ -1,7 +1,5 @@
 """`gradviz info`: shows what a trace contains."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """`gradviz learn`: lessons in the stepper, with questions before the answers."""
 
-from __future__ import annotations
-
 import io
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`gradviz mcp`: answers the questions of an agent about recorded runs, over the Model Context Protocol."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

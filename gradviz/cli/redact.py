@@ -1,7 +1,5 @@
 """`gradviz redact`: a copy of a trace that may be shared."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

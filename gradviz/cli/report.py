@@ -1,7 +1,5 @@
 """`gradviz report`: findings, curves, the model and the picture of a run on one page; or the curves of several runs."""
 
-from __future__ import annotations
-
 import gc
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """`gradviz runs`: many runs in a table."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`gradviz tables`: a run as tables in an SQLite file, for SQLite, DuckDB and all that reads SQLite."""
 
-from __future__ import annotations
-
 import sqlite3
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`gradviz trace`: runs a script and records it."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path

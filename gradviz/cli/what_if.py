@@ -1,7 +1,5 @@
 """`gradviz what-if`: runs a recorded pass again with changes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

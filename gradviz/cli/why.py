@@ -1,7 +1,5 @@
 """`gradviz why`: shows where a gradient came from."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

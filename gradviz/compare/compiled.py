@@ -1,7 +1,5 @@
 """The comparison of a pass with the same pass compiled: the first gradient that differs by more than rounding."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,8 +1,6 @@
 """The differences between two runs of one program that rounding does not explain: the first tensor of a pass that
 differs by more than rounding allows."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Lines at which gradients end: their nodes receive a gradient and give only zeros, in every pass."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -1,8 +1,6 @@
 """Edges of a graph where a constant is meant: a tensor is carried from pass to pass, leads from one network into the
 loss of another network, or is the target of a loss."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 

@@ -1,8 +1,6 @@
 """The reasons why no gradient passes an event, and the cures: edits that let a gradient through, without the call, the
 block or the copy that cuts the graph, and changed statements of the program, if they can be typed."""
 
-from __future__ import annotations
-
 import ast
 import copy
 import re

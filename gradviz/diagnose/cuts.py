@@ -1,8 +1,6 @@
 """The cuts that `detached-path` reports beside leaves without any gradient: one path of several that is cut. The leaves
 behind the cut get gradients from elsewhere, so that nothing else shows it."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """Cures for an op at the edge of its domain, in the program's own expressions: `torch.log(p.clamp(min=1e-8))` in the
 place of `torch.log(p)`; the remedy that the op itself has (`zero_infinity=True`), if it has one."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Callable

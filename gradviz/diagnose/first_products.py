@@ -1,7 +1,5 @@
 """The first product of each trained matrix with data, and the event that gave the matrix its first values."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass

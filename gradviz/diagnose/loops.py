@@ -1,7 +1,5 @@
 """Loops around a line of the source, and the lines that keep a tensor."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Collection, Iterator
 

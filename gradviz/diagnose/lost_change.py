@@ -1,8 +1,6 @@
 """Updates that never reach their leaf: `p = p - lr * p.grad`, `p.sub(lr * p.grad)`, or an average
 `old = old.data * 0.9 + new.data * 0.1`. The result is a new tensor that no op reads, and the leaf stays as it was."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass

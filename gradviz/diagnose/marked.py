@@ -1,7 +1,5 @@
 """Findings in pictures: the pass that is drawn because of them, and the nodes that they are about."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from gradviz.diagnose.finding import ERROR, WARNING, Finding

@@ -1,7 +1,5 @@
 """The origin of the first bad number (NaN or infinity) that does harm. An infinity that is meant (a mask) does none."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

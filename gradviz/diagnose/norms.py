@@ -2,8 +2,6 @@
 smaller or larger at a line whose nodes run several times in a pass; and range tests, which multiply the learning rate
 by the same factor from step to step, to see at which rate training diverges, so that the divergence is no fault."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

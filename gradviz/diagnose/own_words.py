@@ -1,8 +1,6 @@
 """Findings with the names of the program: a tensor without a name is called by the expression that made it, and the
 words `optimizer`, `scheduler`, `scaler` and `loss` in a cure become the program's own variables."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

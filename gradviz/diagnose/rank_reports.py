@@ -1,7 +1,5 @@
 """The reports of all ranks of a run as one report, in which a finding of several ranks stands once."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 

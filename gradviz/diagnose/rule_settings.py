@@ -1,7 +1,5 @@
 """Settings of `check`: the rules to check, the severity that fails a run, and thresholds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Runs the rules on a trace and orders their findings: the cause first, its consequences beneath."""
 
-from __future__ import annotations
-
 import heapq
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Reads the settings of `check` from `[tool.gradviz]` in pyproject.toml."""
 
-from __future__ import annotations
-
 import math
 import tomllib
 from collections.abc import Callable

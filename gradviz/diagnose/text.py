@@ -1,7 +1,5 @@
 """A report of `check`: as text, and for programs as JSON and as SARIF 2.1.0."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator, Mapping

@@ -3,8 +3,6 @@
 The user's files are not touched. A temporary folder has the cured file and links to all other files beside the script,
 so that the script imports and finds the same files as before."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

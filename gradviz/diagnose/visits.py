@@ -1,7 +1,5 @@
 """The calls of whole models: each call of an outermost module, with its mode, its inputs and the use of its result."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import chain
 

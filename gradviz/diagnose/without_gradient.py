@@ -1,8 +1,6 @@
 """The leaves that should learn and never get a gradient, how sure it is that they should, and the roots that do not
 require grad."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace

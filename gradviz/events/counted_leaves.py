@@ -1,7 +1,5 @@
 """Which leaves are counted for histograms, and at which passes: the same for each source."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """The numbers of tensors, nodes, passes and scopes: one count of each in a process, for all sources."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 

@@ -5,8 +5,6 @@ are the row's columns `a` to `d`; its other single fields begin the links. Then 
 the last one, and then the lists' elements, part by part. Flags are bits of the row's head.
 """
 
-from __future__ import annotations
-
 import struct
 from array import array
 from collections.abc import Callable, Iterator, Sequence

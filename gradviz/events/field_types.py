@@ -4,8 +4,6 @@ A type has two parts: how a value is stored, and what it stands for. `Gradient` 
 tensor's number. A predicate such as `grad.rms < 1e-7` finds a field because its type says that it is a gradient.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 

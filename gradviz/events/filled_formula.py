@@ -1,7 +1,5 @@
 """Derivatives for display: numbers in the place of the arguments' names."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

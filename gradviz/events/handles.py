@@ -5,8 +5,6 @@ read. A reader keeps of a value either bytes at once or something that is settle
 a device need not be synchronised at every op.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol

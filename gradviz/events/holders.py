@@ -1,7 +1,5 @@
 """The name of a module in the program that holds it: the name that its parameters begin with."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any

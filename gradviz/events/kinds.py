@@ -8,8 +8,6 @@ tensors. The state of a tensor at an event (shape, dtype, flags, version, value)
 `State` beside it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum

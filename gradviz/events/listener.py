@@ -12,8 +12,6 @@ called so often that it may override them as well. No object is built for an eve
   registers once how a handle is read (`handles.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from types import FrameType, MappingProxyType, TracebackType
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The graphs of earlier passes that are still alive: a source registers the nodes of each pass, and asks at its end."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable
 from itertools import islice

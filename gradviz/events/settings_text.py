@@ -1,7 +1,5 @@
 """The settings of optimizers as JSON, which is emitted at every step and mostly is the same text again."""
 
-from __future__ import annotations
-
 import json
 import marshal
 from collections.abc import Callable

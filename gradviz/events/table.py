@@ -1,7 +1,5 @@
 """The table of events for people, as in docs/trace-format.md. `python -m gradviz.events.table` prints it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from gradviz.events.event_layout import COLUMNS, LAYOUTS, Field, Layout

@@ -1,7 +1,5 @@
 """Values in three grades: nothing, statistics, or all elements."""
 
-from __future__ import annotations
-
 import math
 import struct
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The ledger in words: which parameters learn, and why the others do not, as a table and as a line for one tensor."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

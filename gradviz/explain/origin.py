@@ -1,7 +1,5 @@
 """Why a gradient is what it is: the gradient of a tensor, or of one element, as a sum over paths from the root."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path as File
 from typing import Any

@@ -1,7 +1,5 @@
 """Folds a graph: replaces groups of nodes by single nodes, and chooses which groups."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping

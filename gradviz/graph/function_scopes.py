@@ -5,8 +5,6 @@ its line: two lines that call `layer_norm` are two scopes, and a loop over one o
 scopes: a function that calls a module with parameters, as a training step does; a function that does all there is; a
 call of a function from inside itself."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """The graphs of the ranks of one run as one, with the differences between ranks at each node."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace

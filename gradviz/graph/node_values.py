@@ -1,7 +1,5 @@
 """Fills in the values and gradients of a graph, at the event that it shows."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Requested parts of a graph: around a node, between two nodes, or only what requires grad."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 

@@ -1,8 +1,6 @@
 """The first NaN and the first infinity of a running script. An infinity that the program wrote itself does not
 count."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from math import isfinite
 from typing import Any

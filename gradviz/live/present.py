@@ -5,8 +5,6 @@ an older gradient. The expensive ones are tracked only while a predicate uses th
 trace of the last stop is used.
 """
 
-from __future__ import annotations
-
 import linecache
 from array import array
 from collections.abc import Callable, Iterable, Sequence

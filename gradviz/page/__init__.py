@@ -4,8 +4,6 @@ The parts of the page are files in this directory; `html` combines them with the
 from a trace is inserted as JSON in which `<`, `>` and `&` are escaped; the data of each pass is compressed. The page
 displays data only as text."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

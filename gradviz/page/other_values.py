@@ -1,8 +1,6 @@
 """The data with which a page computes a pass again with other values: the inputs of the pass, its calls, and their
 recorded values. If a call fits no row of `op_rows.js` (call_signatures.py), values cannot be changed on the page."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """The page's own texts in other languages than English."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from xml.sax.saxutils import escape, unescape

@@ -1,8 +1,6 @@
 """The summary of a pass in training: its loss, the norm of each layer's gradient, and the relative change of the
 layer by the step after it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import lru_cache, partial

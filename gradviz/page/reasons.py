@@ -1,8 +1,6 @@
 """The first places that a page links to: the first NaN, and the first error; and the reasons why a gradient is None
 or 0."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The data of a page: the graphs of some passes, the events of each, and all that is shown about them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial

@@ -1,7 +1,5 @@
 """The text of a node: lines, each with a role (see style.LINES)."""
 
-from __future__ import annotations
-
 import math
 import re
 import textwrap

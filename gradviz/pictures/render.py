@@ -1,7 +1,5 @@
 """Writes a graph to a file, in the format of the file's ending."""
 
-from __future__ import annotations
-
 import logging
 import math
 import re

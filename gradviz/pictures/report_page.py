@@ -1,7 +1,5 @@
 """The report: findings, curves and the picture of a run on one HTML page, in one file without network access."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass, field
 from html import escape

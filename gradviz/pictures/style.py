@@ -1,7 +1,5 @@
 """The look of nodes and edges, as tables. Kinds differ in shape or line, not only in colour."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable

@@ -2,8 +2,6 @@
 derivative at the gate. It is for small graphs and has no boxes for grad_fns; the sum is shown at a tensor that is
 used twice."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property

@@ -3,8 +3,6 @@
 The table at_points.json is made by tests/versions/points.py, which runs the ops on each tested version. The version is
 the one that the trace names; gradviz's own engine follows one version."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

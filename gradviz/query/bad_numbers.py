@@ -3,8 +3,6 @@
 An infinity that the program wrote itself, such as the −inf of a mask, is no fault. Such events, and events that only
 pass the infinity on, are left out unless there is nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

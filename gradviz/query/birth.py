@@ -1,7 +1,5 @@
 """Finds the origin of a NaN or an infinity: an input of the event, or the event itself."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from gradviz.events.kinds import OpRan, Produced

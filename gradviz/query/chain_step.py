@@ -1,8 +1,6 @@
 """One step of the chain rule: upstream × local = downstream along an edge of a node, and the sum over what
 broadcasting repeated. Views put it into words and work nothing out themselves."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The collectives that a rank calls, and the gradients that are all-reduced."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import NamedTuple

@@ -2,8 +2,6 @@
 tensors that were copied as a whole, and whether two arrays have the same elements. No op connects a tensor with the
 numbers that it was made from; equal values do."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Container, Iterator
 

@@ -1,8 +1,6 @@
 """The curves of a run: what the program reports at each step, the norms of the gradients and the updates of each
 module, and histograms of values."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -5,8 +5,6 @@ Along a direction u the function Σ upstream · f has the slope (f(x + hu) − f
 ⟨gradient, u⟩. The right h depends on the function: it is taken from a ladder, where a neighbour gives the same slope.
 If no two neighbours agree, because of a kink or of rounding, the elements are compared one by one."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

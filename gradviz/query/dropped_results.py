@@ -1,8 +1,6 @@
 """The results that a program drops: `a.masked_fill(mask, 0)` as a statement of its own computes a new tensor that
 nothing uses."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable
 from dataclasses import dataclass

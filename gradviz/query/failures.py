@@ -1,8 +1,6 @@
 """The exceptions that left a backward pass or ended the program, and the roots of the calls of backward() that
 PyTorch refused."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -2,8 +2,6 @@
 tensors, the events that cut a path off, and the line at which the cure of a cut would be typed. Every search for an
 answer walks by `reach` or `chain`, which end at a limit."""
 
-from __future__ import annotations
-
 import ast
 from collections import deque
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The calls of the program's own plain functions around each event."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator, Sequence
 from itertools import pairwise

@@ -1,8 +1,6 @@
 """The functions that the source of a program defines and calls, and the expressions that callers give for an argument:
 `images` of `model(images)` for the `x` that its `forward` reads."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from functools import cached_property, lru_cache, partial

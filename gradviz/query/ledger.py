@@ -2,8 +2,6 @@
 step before and this one: the passes that gave it a gradient, who cleared or changed or read that gradient, the gradient
 that the step used, and what the step changed. The first link that is broken is the reason why it does not learn."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum

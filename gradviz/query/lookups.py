@@ -1,7 +1,5 @@
 """The tables about one trace, by subject. Each is built once, on first use."""
 
-from __future__ import annotations
-
 from functools import cached_property, lru_cache
 
 from gradviz.query.names import Labels, Names

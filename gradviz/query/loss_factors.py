@@ -1,7 +1,5 @@
 """The numbers that a loss is multiplied by before its backward pass."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from gradviz.events.kinds import OpRan

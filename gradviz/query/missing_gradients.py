@@ -2,8 +2,6 @@
 from the roots of the passes that its optimizer uses, or whatever else keeps it from them. All views ask here, so that
 they name the same line."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum

@@ -3,8 +3,6 @@
 A moment depends only on the trace and k. It is computed with a few binary searches in tables.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

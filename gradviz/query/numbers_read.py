@@ -4,8 +4,6 @@ An event records each read of a number, with its place. From there the syntax tr
 expression, a variable, an attribute, an element of a dict or a list, the result of a function. The number of the op
 proves it: the expression there has the same value."""
 
-from __future__ import annotations
-
 import ast
 import math
 import operator

@@ -5,8 +5,6 @@ named with its underscore (`relu_`).
 
 PyTorch has several names for some functions. A kind that has one of these names has all of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from gradviz.events import values

@@ -2,8 +2,6 @@
 are computed from recorded values and checked against the recorded result. The formulas are those of PyTorch's
 documentation (torch.optim.SGD, torch.optim.Adam)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache

@@ -2,8 +2,6 @@
 by the passes of its own optimizers: a generator by the pass before its own step, not by that of the discriminator. Also
 the names of optimizers, schedulers, the scaler and the roots of passes in the program."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """The backward passes: their events, roots and nesting, and the gradients that moved from node to node in one pass."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator

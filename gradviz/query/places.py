@@ -1,7 +1,5 @@
 """Sites in the source, and the source text at them."""
 
-from __future__ import annotations
-
 import ast
 from collections import Counter
 from functools import cached_property

@@ -11,8 +11,6 @@ A field may have several values at one event (a node that gives two gradients), 
 is true for at least one value.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """The fields of predicates in one table, for a recorded trace and for the present event of a running program; and these
 fields over a whole trace, as columns with one or several values for each event."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The names and the order of the traces of several ranks, and what is not the same on all of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import isfinite
 from typing import Any, NamedTuple

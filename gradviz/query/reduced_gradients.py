@@ -1,8 +1,6 @@
 """The way of gradients between ranks: the collectives that the gradients of a pass went through, themselves or in a
 copy of several, and the scalings of parts of gradients that lie on several ranks, as by a clip written by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@
 `autograd.grad`. All functions compute only with tensors: none reads a file, calls an argument, or returns
 uninitialised memory."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from functools import lru_cache

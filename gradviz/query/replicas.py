@@ -1,7 +1,5 @@
 """The ranks of one run, compared: parameters, gradients and settings that should be the same on all of them."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The syntax trees of a program, as far as its source was kept."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator, Sequence
 

@@ -1,8 +1,6 @@
 """The statements of the source that ran: how often, which was the last, and which one returned from the backward of a
 custom Function."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """The history of tensors: the events that made them and changed them in place, their versions and flags at any event,
 and the values of those that share memory."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """The further names of parameters that several modules share, as an embedding and the head of a language model."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """The events of training: the steps of optimizers, and the changes to the `.grad` of each leaf, in order."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property

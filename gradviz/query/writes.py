@@ -2,8 +2,6 @@
 before the first gradient of a leaf is its initialisation), an author and a place. Also the nodes that still need the
 value that is written over, and the writes between forward and backward that autograd does not see."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

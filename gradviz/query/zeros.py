@@ -1,7 +1,5 @@
 """The reason why a gradient is 0: the event that set it to 0, or the node that gave 0 for a gradient that is not 0."""
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import astuple, dataclass
 

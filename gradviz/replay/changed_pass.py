@@ -1,7 +1,5 @@
 """The loss and the gradients of a pass if something is different."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The results of a pass with changes, as text for a terminal and as plain data."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ graph, or with a tensor in place of its number.
 Except for a clamp, no value changes with the cure, which is checked. The result is exact if the pass runs again with
 the recorded result, and if all that such a gradient could flow through runs again too."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

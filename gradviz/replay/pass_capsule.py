@@ -3,8 +3,6 @@
 The result is code, and a trace may come from anybody: so functions are those of the closed table, names of variables
 are made here, numbers and texts are written by `repr`, and names of dtypes and arguments are words."""
 
-from __future__ import annotations
-
 import keyword
 import math
 import re

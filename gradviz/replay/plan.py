@@ -4,8 +4,6 @@ The calls are found backwards from the roots of the pass: a call that made a nee
 kept value needs nothing. The kept value of a tensor from an earlier pass (`carried`) is enough if only its elements
 are needed; if a gradient flows on, the calls that made the tensor are needed too."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ A loss that is a mean or a sum over a batch is a sum of terms, one for each inde
 gradients are sums of the gradients of these terms. So the parts add up, also where samples depend on one another:
 then a part belongs to a term, and is not the difference that leaving out the sample would make."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 calls that made the nodes. Each node on the path computes again with what the node before it gave: its call is made with
 the recorded elements, and the VJP is used if it gives what was recorded in the pass, too."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 

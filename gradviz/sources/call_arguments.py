@@ -1,7 +1,5 @@
 """The arguments of a call as JSON data, never as code or pickles. A tensor is written as its place in a list."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence

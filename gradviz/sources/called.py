@@ -5,8 +5,6 @@ node of one call of a network ran in that call. Nothing that could be otherwise 
 after the last stay outside. A network of which only a part was called gets no call, and neither does a network whose
 `forward` may use a layer repeatedly if the layer was used repeatedly."""
 
-from __future__ import annotations
-
 import dis
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

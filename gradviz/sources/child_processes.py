@@ -4,8 +4,6 @@ Programs that start ranks (`torchrun`, `mp.spawn`, a script) need no change: the
 process that they start import `child_start/sitecustomize.py` first. A rank that runs a script becomes `gradviz trace
 SCRIPT`; a process of `multiprocessing` is recorded around its target."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

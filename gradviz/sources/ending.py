@@ -2,8 +2,6 @@
 for threads, calls the functions that `atexit` was given. Each step follows what the interpreter does in C
 (`Python/pythonrun.c`, `Python/pylifecycle.c`)."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import signal

@@ -1,7 +1,5 @@
 """gradviz's engine in the comparison of custom Functions with finite differences."""
 
-from __future__ import annotations
-
 import functools
 import weakref
 from collections.abc import Callable, Iterator, Sequence

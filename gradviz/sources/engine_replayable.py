@@ -2,8 +2,6 @@
 tensors that enter them. It records the same as torch_recorder/replayable.py. From `begin` to `end`, functions of the
 engine are replaced by functions that call them."""
 
-from __future__ import annotations
-
 import functools
 import sys
 import threading

@@ -5,8 +5,6 @@ arguments and results are kept until its backward has run. Then its forward runs
 numbers and without events; its draws and prints are undone. A call that cannot be compared is recorded with the
 reason."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import io

@@ -1,7 +1,5 @@
 """Emits the events of a graph that exists already, as if it ran now: for drawing a tensor that was not recorded."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ Outside these scopes, all events that can be left out of a pass (`kinds.DETAILS`
 nodes that were made inside are passed on, and the leaves that they give a gradient to. The scopes around are entered
 late, when a scope of that name is entered, so that its path is known."""
 
-from __future__ import annotations
-
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence

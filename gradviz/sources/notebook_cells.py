@@ -1,7 +1,5 @@
 """Cells of a notebook as places. A cell is called `In[2]`, as in IPython's tracebacks."""
 
-from __future__ import annotations
-
 import secrets
 import sys
 from collections.abc import Mapping

@@ -1,8 +1,6 @@
 """Begins to record gradviz's own engine when the program imports it, so that a program that uses PyTorch need not
 wait for the import."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """Waits for modules: calls a function once a module has been imported."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext

@@ -1,7 +1,5 @@
 """The gradients of an existing graph: a backward pass that is emitted to a listener and changes nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any

@@ -2,8 +2,6 @@
 
 Nothing here imports PyTorch, so that a program without PyTorch need not wait for it."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterator

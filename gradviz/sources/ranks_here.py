@@ -1,7 +1,5 @@
 """The rank of this process, and the path of its trace."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -1,7 +1,5 @@
 """An op of gradviz's engine as a function of arrays, for a debugger that runs it again."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Sequence
 from typing import Any

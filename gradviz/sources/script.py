@@ -1,7 +1,5 @@
 """Runs a script as `python` would, under a recorder."""
 
-from __future__ import annotations
-
 import builtins
 import ctypes
 import gc

@@ -4,8 +4,6 @@ Under `python` the script's directory comes first: a script that has its own mod
 `queue.py`) has to find its own. A script may also replace functions of modules that we use later (`builtins.open`,
 `os.stat`)."""
 
-from __future__ import annotations
-
 import sys
 from pkgutil import iter_modules
 from types import ModuleType

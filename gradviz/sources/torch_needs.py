@@ -1,7 +1,5 @@
 """The non-public parts of PyTorch that the recorder needs: versions differ in them."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tracebacks without our frames."""
 
-from __future__ import annotations
-
 import os
 import traceback
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """The error that a command raises, and the message for traces without values."""
 
-from __future__ import annotations
-
 from gradviz.errors import GradvizError
 
 

@@ -1,8 +1,6 @@
 """The stepper for editors: answers the requests of the Debug Adapter Protocol by a session of the stepper, forwards and
 backwards (https://microsoft.github.io/debug-adapter-protocol/specification)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Breakpoints and watches: they select the events at which `continue` and `until` stop."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -1,8 +1,6 @@
 """Several sessions that are stepped together: two runs, or the ranks of a run, which are aligned by their
 collectives."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from operator import attrgetter

@@ -1,7 +1,5 @@
 """The table of leaves at one stop, with changes marked; their orders, and the lines of the program between stops."""
 
-from __future__ import annotations
-
 import math
 import re
 from bisect import bisect_right

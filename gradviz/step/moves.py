@@ -1,8 +1,6 @@
 """Verbs that move: by events, lines, scopes and passes, to bookmarks; and that seek a breakpoint, a predicate, a change
 of a tensor, a text. Each works forwards and backwards."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

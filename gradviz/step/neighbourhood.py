@@ -1,8 +1,6 @@
 """The part of the graph near a stop: in a backward pass the nodes that gradients came from and go to, in the
 forward pass the ops that led to a value."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 

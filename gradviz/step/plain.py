@@ -1,7 +1,5 @@
 """The stepper without a screen: runs a list of commands and prints the result of each as plain text."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

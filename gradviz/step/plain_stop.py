@@ -1,7 +1,5 @@
 """One stop as plain text, for `--do`, for dumb terminals and for exported files."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from rich.cells import set_cell_size

@@ -1,7 +1,5 @@
 """Draws a session as a full screen, in exactly the terminal's size."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 
 from rich.cells import cell_len, set_cell_size

@@ -1,8 +1,6 @@
 """Verbs that show something on a page: what the present event or a tensor is, how a gradient came about, elements,
 leaves, paths, and the results of other values; also `nan`, `export` and `quit`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,8 +1,6 @@
 """The state of a stepper session: its position in the trace, and its settings. It does not depend on a
 terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache

@@ -1,7 +1,5 @@
 """The stepper in a terminal: reads keys and draws screens."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress

@@ -1,7 +1,5 @@
 """The timeline: the position of a stop in the run, and signs for breakpoints, errors and the like."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

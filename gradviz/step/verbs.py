@@ -1,7 +1,5 @@
 """The verbs of the stepper: one table for keys, commands and help. To add a verb, add a row."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,7 +1,5 @@
 """The terminal of a process: typed characters, a stream to draw on, its signals."""
 
-from __future__ import annotations
-
 import codecs
 import os
 import signal

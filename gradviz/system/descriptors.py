@@ -1,8 +1,6 @@
 """File descriptors of gradviz's own, separate from the program's: a program may rely on the lowest free number, or
 close and overwrite numbers that it believes to be its own."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterable, Iterator

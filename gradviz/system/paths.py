@@ -1,7 +1,5 @@
 """Paths as other systems write them: a trace may be read on another system than it was recorded on."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

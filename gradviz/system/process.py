@@ -1,7 +1,5 @@
 """A process: its threads, its copies, its timers and how Ctrl-C ends it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

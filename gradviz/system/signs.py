@@ -1,8 +1,6 @@
 """Text for a console that lacks characters: `∂` becomes `d`, `→` becomes `->`. A Korean console (cp949) has these
 characters and keeps them; a cp1252 console has neither."""
 
-from __future__ import annotations
-
 import codecs
 import re
 import unicodedata

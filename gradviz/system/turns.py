@@ -3,8 +3,6 @@
 Python 3.14 and 3.15 look for Ctrl-C between a context manager's `__enter__`, if it is not written in Python, and the
 block: a lock that is taken by then stays taken (github.com/python/cpython/issues/148874)."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from typing import Any

@@ -1,7 +1,5 @@
 """The recording between two commits, and numbers for things that repeat."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import deque
 from typing import Any

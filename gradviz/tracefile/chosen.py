@@ -1,7 +1,5 @@
 """The backward passes that are recorded in detail."""
 
-from __future__ import annotations
-
 import math
 import re
 from bisect import bisect_left

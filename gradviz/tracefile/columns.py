@@ -3,8 +3,6 @@
 `table["inputs"]` is a field by its name in the table of events: an array for a single field, `Lists` for a list.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass

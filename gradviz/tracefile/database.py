@@ -4,8 +4,6 @@ or made to harm.
 Only tables of the known schema are read: no views, triggers or virtual tables, which could compute anything. The size
 of a file bounds the content of a sound one, so it bounds the work of a query and the length of its result."""
 
-from __future__ import annotations
-
 import math
 import re
 import sqlite3

@@ -6,8 +6,6 @@ before them. Values do not repeat: their bytes are rearranged, the same byte of 
 periods together, because zlib packs that better.
 """
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The file of a recording: made, locked, written in transactions, ended."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sqlite3

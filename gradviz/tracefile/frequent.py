@@ -2,8 +2,6 @@
 
 What they share is written out in each of them: a Python call would cost more than the work itself."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from threading import get_ident
 from types import FrameType

@@ -1,8 +1,6 @@
 """The values with a NaN in what is being recorded, and whether a pass has something that no earlier pass had: a line
 that ran or did not run, more NaN or infinities, an error."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

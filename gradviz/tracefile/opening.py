@@ -1,8 +1,6 @@
 """Opens a file as a trace, if it is one that this version reads; also if its run was killed during a commit. A
 folder or a pattern names the traces of a run of several processes."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -3,8 +3,6 @@
 The recorder puts an event together from these parts. This happens under a lock, and an event that an exception cuts in
 two is removed."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from threading import get_ident

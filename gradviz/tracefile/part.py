@@ -3,8 +3,6 @@
 A stretch begins and ends where no scope and no pass is open, and includes the nodes of its ops, so that everything
 nested in it is whole. An array with a place for each event of the run takes memory only where it has been written."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property, lru_cache

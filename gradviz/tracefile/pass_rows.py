@@ -1,8 +1,6 @@
 """The backward passes of a trace: each pass recorded in detail is a row in the file; the other passes are kept as runs
 of passes. If a loop records every 50th pass in detail, the 49 equal passes between two of these are one row."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain

@@ -1,7 +1,5 @@
 """The lines that a program printed, from the pieces that it wrote."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple

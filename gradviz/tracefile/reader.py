@@ -1,7 +1,5 @@
 """Trace: a recorded run, read without loading it whole."""
 
-from __future__ import annotations
-
 import sqlite3
 from bisect import bisect_right
 from collections.abc import Collection, Container, Iterable, Iterator

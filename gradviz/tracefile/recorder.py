@@ -8,8 +8,6 @@ and another frees cost as much again.
 `tell` packs any event by the table of events; the frequent events are packed by hand (frequent.py).
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Container, Sequence
 from pathlib import Path

@@ -8,8 +8,6 @@ are kept, so that an op inside a library's model has its line there too. Frames 
 standard library are left out. Frames of the runner mark where the user's program begins.
 """
 
-from __future__ import annotations
-
 import ast
 import linecache
 import os

@@ -6,8 +6,6 @@ every state belongs to an event of its chunk, has a known form, and as many byte
 
 All functions raise ValueError, with a cause in a few words."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

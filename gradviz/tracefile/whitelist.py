@@ -4,8 +4,6 @@
 Each text field of the table of events has its filter in `TEXTS`; a field without a filter loses its text. Every filter
 leaves its own results unchanged."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping

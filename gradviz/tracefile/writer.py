@@ -1,7 +1,5 @@
 """The cold half of recording: a thread that packs what was recorded and commits it to the file."""
 
-from __future__ import annotations
-
 import json
 import linecache
 import sqlite3

@@ -1,7 +1,5 @@
 """Explains in words why a `.grad` is None or 0, and why a tensor has no grad_fn."""
 
-from __future__ import annotations
-
 from gradviz.events.kinds import OpRan, TensorMade
 from gradviz.query.flow import Reason, place_of_cut, why_no_node
 from gradviz.query.missing_gradients import Absence, Lacks, Why, why_no_grad

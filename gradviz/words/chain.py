@@ -1,8 +1,6 @@
 """A step of the chain rule in words: the local derivative, upstream × local, and the sum over broadcast
 dimensions."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache

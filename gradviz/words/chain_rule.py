@@ -1,7 +1,5 @@
 """Explains the chain rule at one event: upstream × local = downstream, in words, as a formula and in numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

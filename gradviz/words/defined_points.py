@@ -1,7 +1,5 @@
 """The gradient that PyTorch defines at a point without a derivative, in words: `at (0, 0)`, `PyTorch 2.13`, `0`."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from gradviz.query.at_points import Point

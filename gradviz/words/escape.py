@@ -1,7 +1,5 @@
 """Makes text of a program or a trace safe to display: one function for each output format."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

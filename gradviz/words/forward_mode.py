@@ -1,7 +1,5 @@
 """The chain rule of forward mode at one op: the sum of local derivative × tangent over its inputs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from rich.cells import cell_len

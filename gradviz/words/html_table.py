@@ -1,7 +1,5 @@
 """Tables for notebooks and terminals: HTML that needs no style sheet, and text; both are safe for any texts."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial

@@ -1,8 +1,6 @@
 """Translations of the texts on screens: one file for each language (`ko.toml`), by the English texts, with the same
 `{parts}`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Formats numbers and tensors in one line, with few digits. NaN and infinity are always mentioned."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from functools import lru_cache

@@ -1,8 +1,6 @@
 """The values of one stop: upstream, local and downstream gradients in backward, inputs and outputs in
 forward."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from itertools import islice

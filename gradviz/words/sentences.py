@@ -1,7 +1,5 @@
 """One plain sentence for each kind of event."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Names for tensors, nodes, sites and derivatives. All texts are safe to print on one line of a terminal."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache

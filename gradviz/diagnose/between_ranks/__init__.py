@@ -1,7 +1,5 @@
 """The rules between ranks, the gravest first: the fault of a rule may be the cause of the faults of later rules."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 from gradviz.diagnose.between_ranks import averages, models, scales

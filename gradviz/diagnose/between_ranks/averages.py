@@ -1,7 +1,5 @@
 """The rules about gradients that the ranks should average, and average not at all, not everywhere, or not as a mean."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,8 +1,6 @@
 """The rules about what each rank trains, and how often: models, settings, modes, data and steps that are not the same
 on all ranks, or should not be."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The rules about numbers that scale gradients, losses and biases on each rank by itself."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

@@ -18,8 +18,6 @@ Not reported: leaves that share a `.grad`, if only one of them gets gradients; a
 change, or that is named as a sum (`total`, `accumulated`).
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -19,8 +19,6 @@ not named loss, cost or error, or is named the negative of a loss; an input or a
 other parameters behind the same loss do not: attacks, dreams, and the player of a game who maximises.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

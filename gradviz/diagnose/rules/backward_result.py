@@ -18,8 +18,6 @@ Not reported: a call whose result is dropped, or assigned to a name that begins 
 object that is not a tensor.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

@@ -16,8 +16,6 @@ Cure: compute the forward again for each pass, add the losses and call backward(
 Not reported: a second pass that was allowed by `retain_graph=True`, and nodes that saved nothing.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

@@ -19,8 +19,6 @@ Not reported: two sides that both require grad, or that both do not; a dimension
 purpose (`unsqueeze`, `keepdim=True`), as for a comparison of all pairs.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

@@ -28,8 +28,6 @@ Not reported: copies of whole layers, as in a stack of equal layers; copies that
 with noise or a factor. An initialiser that runs over all layers does not count as a change.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

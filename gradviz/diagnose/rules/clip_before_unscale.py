@@ -24,8 +24,6 @@ Cure: call `scaler.unscale_(optimizer)` before `clip_grad_norm_`, or divide the 
 Not reported: clipping without a scale, or after the scale was taken away.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

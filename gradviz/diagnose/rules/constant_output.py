@@ -22,8 +22,6 @@ Cure: use the op for this number of classes (`sigmoid` for one class), or normal
 Not reported: an op whose inputs were constant too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

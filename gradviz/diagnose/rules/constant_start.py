@@ -25,8 +25,6 @@ Not reported: a constant layer beside a random layer, as adapters begin; two lay
 factor between them that makes the units differ.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from gradviz.diagnose.first_products import FirstProduct, first_products, other_start, started_at

@@ -25,8 +25,6 @@ that needs no gradient.
 Not reported: further values after the gradients of the inputs, if they are `None`, which PyTorch permits.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

@@ -23,8 +23,6 @@ Not reported: a rectifier half of whose units are zero; a term of the loss that 
 margins are kept. In a program of a single pass that trains nothing, the finding is a note.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -23,8 +23,6 @@ detached features, a sampled action beside its log-probability, a part that a li
 only: a layer that reads what is cut off, whose result a later op combines with it, as a gate does: that may be meant.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from gradviz.diagnose.blocked import blocks

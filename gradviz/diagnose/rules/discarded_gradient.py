@@ -21,8 +21,6 @@ that runs only where no steps are (before training, say); a pass whose gradients
 weights of tasks, Fisher information), if the next step has gradients of another pass.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

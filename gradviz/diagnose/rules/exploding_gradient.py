@@ -18,8 +18,6 @@ Cure: clip the gradients (`clip_grad_norm_`), begin with smaller weights, or use
 Not reported: one large gradient in an otherwise quiet run.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any

@@ -24,8 +24,6 @@ trained layer before it or with an adapter beside it. A layer whose name or line
 `frozen`, `random`, `static`, `reservoir`). A group whose `.grad` the program assigns itself.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator, Sequence

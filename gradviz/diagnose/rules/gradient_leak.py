@@ -26,8 +26,6 @@ Not reported: gradients that are cleared before the other optimizer steps, and t
 loss.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -23,8 +23,6 @@ Not reported: gradients that are scaled, clipped or averaged, and gradients of t
 combines in its own way.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

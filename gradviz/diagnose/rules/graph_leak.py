@@ -23,8 +23,6 @@ Not reported: graphs of inner steps that wait for the outer one; graphs in cycle
 itself, which wait until Python collects them.
 """
 
-from __future__ import annotations
-
 import ast
 import itertools
 import math

@@ -22,8 +22,6 @@ Cure: return the gradient that is meant (scaled, clipped, masked in part), or le
 Not reported: a hook that masks, scales or clips, an infinity whose step a gradient scaler leaves out.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

@@ -24,8 +24,6 @@ Not reported: weights that grow later, which is `lr-too-large`; weights that are
 are predictions about as large as the targets that they are compared with (a price, a pressure).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from gradviz.diagnose.first_products import first_products, other_start, started_at

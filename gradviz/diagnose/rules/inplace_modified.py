@@ -15,8 +15,6 @@ leaf is changed under `torch.no_grad()`.
 Not reported: a change of a tensor that no node saved, and a change after the last pass that needs it.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

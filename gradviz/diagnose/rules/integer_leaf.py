@@ -12,8 +12,6 @@ Cure: make the tensor from floating-point numbers: `torch.tensor([1.0, 2.0], req
 Not reported: integers that are indices, labels or counts and do not require grad.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

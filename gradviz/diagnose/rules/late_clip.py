@@ -22,8 +22,6 @@ Not reported: gradients that are clipped between `backward()` and the step, grad
 before a step.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import replace

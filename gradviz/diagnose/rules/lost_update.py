@@ -21,8 +21,6 @@ Not reported: a rate or a gradient of 0, and float32 parameters if less than hal
 an optimizer that the program defines holds them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

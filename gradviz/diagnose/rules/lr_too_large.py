@@ -20,8 +20,6 @@ Not reported: a range test, which raises the rate on purpose; a NaN that the pro
 its gradient, which is `nonfinite-forward`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -16,8 +16,6 @@ op.
 Not reported: a mask over values that were finite and had finite derivatives.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from typing import TypeGuard

@@ -19,8 +19,6 @@ Cure: pass `create_graph=True` to the `autograd.grad` or `backward` that compute
 Not reported: a gradient that is only printed, logged or used to scale a step.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

@@ -24,8 +24,6 @@ Not reported: gradients of an input that the program looks at and clears, withou
 rounds that one pass goes through (truncated backpropagation).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -20,8 +20,6 @@ Not reported: steps on gradients that the program sets itself (`p.grad = ...`); 
 graph, to look at the rates of a scheduler; a program that ended with an error.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

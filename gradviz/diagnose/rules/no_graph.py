@@ -15,8 +15,6 @@ the tensor itself, before `.item()` or `float()`.
 Not reported: a root that was cut off from leaves that require grad, which is `detached-path` or `frozen-parameter`.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

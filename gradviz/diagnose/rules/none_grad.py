@@ -17,8 +17,6 @@ Not reported: a `.grad` that is None and only printed or compared with None. The
 `nonleaf-grad-read`.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

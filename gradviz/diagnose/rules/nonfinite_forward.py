@@ -20,8 +20,6 @@ Not reported: an infinity that the program makes on purpose, such as a mask of -
 root.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

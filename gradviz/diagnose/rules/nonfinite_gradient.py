@@ -24,8 +24,6 @@ finite there. If `all_reduce` made the gradient NaN or infinite, check the other
 Not reported: NaN or infinities from the nodes of PyTorch itself, which are `masked-nan` or `singular-derivative`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from gradviz.diagnose.nonfinite import Origin, Source, first_bad, is_of_user

@@ -19,8 +19,6 @@ Not reported: a read in a short program that trains nothing is a note only: a le
 show that it is None.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

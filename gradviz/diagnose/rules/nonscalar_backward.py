@@ -16,8 +16,6 @@ Cure: reduce the tensor first (`.sum()`, `.mean()`), or pass a gradient of its s
 Not reported: a tensor of one element, whatever its shape.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

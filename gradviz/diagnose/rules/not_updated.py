@@ -25,8 +25,6 @@ is trained, or the parameters are chosen by name. No points by which the program
 grad for `torch.autograd.grad`.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -14,8 +14,6 @@ differentiated.
 Not reported: a tensor that does not require grad, or that is detached.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

@@ -27,8 +27,6 @@ the output that the last of several equal blocks makes for a next block. Paramet
 itself writes to again and again: it searches their values without gradients.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

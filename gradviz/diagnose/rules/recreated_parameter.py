@@ -22,8 +22,6 @@ Cure: make the parameter once, in `__init__`, and use it in `forward`.
 Not reported: several networks that the same line makes, each with passes of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -22,8 +22,6 @@ Not reported: an optimizer that keeps no state (SGD without momentum), an optimi
 next is made (for each epoch, phase or task), and new parameters that are used again after their step.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from itertools import pairwise

@@ -20,8 +20,6 @@ Cure: leave out `inputs=`, or name the other parameters too.
 Not reported: parameters that get their gradient from another pass, or that no optimizer holds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from gradviz.diagnose.rule import ERROR, Case, Edit, Fix, Found, Need, Rule, Spot

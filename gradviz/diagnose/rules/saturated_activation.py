@@ -24,8 +24,6 @@ Not reported: the last op before a loss: a network that is sure of its predictio
 pass that trains nothing, the finding is a note.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -22,8 +22,6 @@ as the training.
 Not reported: a scheduler that is stepped once more at the end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

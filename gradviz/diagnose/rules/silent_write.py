@@ -19,8 +19,6 @@ change after backward, by an optimizer or by hand, which is an update; a change 
 when weights are sharded or perturbed for a moment: the rule compares the values.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from gradviz.diagnose.rule import ERROR, Case, Edit, Fix, Found, Need, Rule, Spot

@@ -16,8 +16,6 @@ Cure: keep away from the point: `sqrt(x + 1e-12)`, `acos(x.clamp(-1 + 1e-6, 1 - 
 Not reported: a singular point that no gradient reaches, or where the gradient stays finite; a loss that is scaled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -19,8 +19,6 @@ Cure: call `optimizer.zero_grad()` before each backward(), or `p.grad = None` af
 Not reported: accumulation on purpose: several passes, then one step, then `zero_grad()`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

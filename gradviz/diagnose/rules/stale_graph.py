@@ -22,8 +22,6 @@ one step, as LBFGS does: inside its closure. A closure that runs no pass at all 
 Not reported: a graph that grows from pass to pass because a tensor is carried along, which is `missing-detach`.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -26,8 +26,6 @@ Cure: evaluate the model that is trained; keep a state_dict with `copy.deepcopy(
 Not reported: an average of the weights that follows the trained model.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

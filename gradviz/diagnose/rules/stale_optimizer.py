@@ -26,8 +26,6 @@ Not reported: an optimizer that waits for its turn, or whose parameters are froz
 same parameters, each with passes of its own; an optimizer that steps inside of another.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

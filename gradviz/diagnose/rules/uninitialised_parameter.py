@@ -21,8 +21,6 @@ Not reported: a tensor that is filled, loaded or copied into before it is read; 
 that PyTorch makes for itself, as a pipeline does to learn the shapes between its stages.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -28,8 +28,6 @@ Cure: assign the leaf as an `nn.Parameter` to an attribute of the module. Use `n
 Not reported: a tensor that the module gets from outside, or that another optimizer holds.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

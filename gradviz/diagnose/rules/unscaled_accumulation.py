@@ -22,8 +22,6 @@ Cure: divide each loss by the number of micro-batches: `(loss / n).backward()`.
 Not reported: losses that are sums, and gradients that are divided before the step.
 """
 
-from __future__ import annotations
-
 import ast
 import math
 from collections.abc import Iterator

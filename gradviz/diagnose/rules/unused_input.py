@@ -16,8 +16,6 @@ not require grad, let it require grad before the root is computed.
 Not reported: a call with `allow_unused=True` or `materialize_grads=True`.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

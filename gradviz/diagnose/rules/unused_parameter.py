@@ -23,8 +23,6 @@ Not reported: a leaf in no optimizer whose twin in another model of the same cla
 leaves of the same kind (experts, embeddings of a mixture, a part of the last of several blocks) is a note only.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

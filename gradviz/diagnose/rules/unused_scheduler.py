@@ -23,8 +23,6 @@ Not reported: a run that did not end by itself; a scheduler whose `step` is call
 run did not reach the call; a scheduler that is passed to another function or kept in a list.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

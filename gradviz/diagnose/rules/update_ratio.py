@@ -20,8 +20,6 @@ Cure: use a learning rate that changes the weights by about a thousandth in each
 Not reported: vectors (biases, scales), matrices that begin at 0, and a range test of rates.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -23,8 +23,6 @@ Cure: let the rate decay more slowly, or once an epoch instead of once a batch.
 Not reported: a schedule that is near 0 only at its end, and a warm-up.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

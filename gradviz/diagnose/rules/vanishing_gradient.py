@@ -24,8 +24,6 @@ a better initialisation.
 Not reported: gradients that are equally small for all weights, as at the end of training.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

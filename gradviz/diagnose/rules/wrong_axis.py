@@ -26,8 +26,6 @@ state, which then keeps its sum); a softmax that is transposed or normalised aga
 entry.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

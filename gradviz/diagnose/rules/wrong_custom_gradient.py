@@ -26,8 +26,6 @@ Not reported: any Function, unless the rule is asked for by `--check-functions` 
 straight-through estimators and gradient reversal deviate on purpose.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator
 from typing import Any

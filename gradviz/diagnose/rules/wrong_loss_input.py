@@ -20,8 +20,6 @@ Cure: give logits to `cross_entropy` and `binary_cross_entropy_with_logits`, log
 Not reported: a loss that is computed from probabilities on purpose and is no term of a root, and smoothed labels.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

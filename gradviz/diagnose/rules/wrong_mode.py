@@ -31,8 +31,6 @@ pass, with statistics that were counted or loaded before, is a note only, as is 
 training mode.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

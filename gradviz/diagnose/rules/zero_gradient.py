@@ -22,8 +22,6 @@ Not reported: a loss of 0 that sends no gradient. In a program of a single pass 
 note.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Warnings and tracebacks of the program: they show its own lines, as without a recorder."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from collections.abc import Iterator

@@ -20,6 +20,7 @@ from gradviz.cli.running import (
     check_functions,
     launch,
     launcher,
+    passes_in_time,
     prepared,
     runs_a_script,
     target_of,
@@ -218,7 +219,8 @@ def check(
             around.enter_context(stdout_kept())
         chosen = replace(settings, select=select or settings.select, ignore=ignore or settings.ignore)
         watcher = around.enter_context(watched_run(path, chosen, watch, stop_on))
-        running = prepared(program, target, path, watcher, check_functions=compares)
+        passes = passes_in_time(program)
+        running = prepared(program, target, path, watcher, check_functions=compares, passes=passes)
 
         def after(outcome: Outcome) -> int:
             if not outcome.kept_earlier:

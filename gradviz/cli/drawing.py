@@ -23,6 +23,7 @@ from gradviz.pictures.picture import counted
 from gradviz.pictures.render import PAGE, check_path, save, write
 from gradviz.pictures.textbook import textbook
 from gradviz.query import Query
+from gradviz.query.passes import left_out
 from gradviz.query.ranks import label_of, ranked_traces, same_pass
 from gradviz.replaying import MOST_EVENTS, fill_in_where_bad, mark_edits, with_cures
 from gradviz.system.paths import as_argument
@@ -97,6 +98,9 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
                 query,
                 lambda text: doing(f"making {path.name}: {text}"),
             )
+        for asked in (choice.number, *choice.beside):
+            if asked is not None and not choice.whole and (told := left_out(traces[0], asked)):
+                raise GradvizError(told)
         if choice.style == "textbook":
             graph = build(Query(traces[0]), choice.number)
             note = save(textbook(Words(traces[0]), graph, choice.names, choice.rankdir), path, choice.theme)
@@ -119,8 +123,8 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
             others = [_sliced(queries[0], n, choice, not is_json, findings[0]) for n in choice.beside]
             graph = passes_beside([graph, *others])
         _rename(graph, choice.names)
-        asked = choice.depth is not None or choice.unfold or choice.rolled
-        if asked or not (choice.whole or is_json):
+        is_folded = choice.depth is not None or choice.unfold or choice.rolled
+        if is_folded or not (choice.whole or is_json):
             doing(f"folding {plural(len(graph.nodes), 'node')}")
             graph = folded(graph, choice.depth, choice.unfold, choice.rolled)
         doing(f"drawing {plural(len(graph.nodes), 'node')} into {path.name}")

@@ -14,7 +14,15 @@ from rich.text import Text
 from gradviz.cli.check import TraceOrScript, is_run
 from gradviz.cli.command_process import Job, perform
 from gradviz.cli.common import fail, named_traces, opened, say, stderr, stdout_kept, wide_console
-from gradviz.cli.running import SETTINGS, Program, prepared, runs_a_script, target_of, trace_for
+from gradviz.cli.running import (
+    SETTINGS,
+    Program,
+    passes_in_time,
+    prepared,
+    runs_a_script,
+    target_of,
+    trace_for,
+)
 from gradviz.compare.parting import equal_text
 from gradviz.diagnose.finding import Report, place_of
 from gradviz.diagnose.fix import Patch, stored_text
@@ -104,7 +112,8 @@ def fix(program: Program, number: int, only_diff: bool, writes: bool) -> None:
         path = trace_for(program.output, target.stem)
         if only_diff:
             around.enter_context(stdout_kept())
-        perform(Job(prepared(program, target, path), after, around, failure=2))
+        running = prepared(program, target, path, passes=passes_in_time(program))
+        perform(Job(running, after, around, failure=2))
     except OSError as error:
         fail(str(error))
 

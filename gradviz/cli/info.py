@@ -17,7 +17,7 @@ from gradviz.events.kinds import Kind
 from gradviz.explain.account import ledger_table, lines
 from gradviz.query import Query
 from gradviz.query.collective_calls import collectives
-from gradviz.query.curves import pass_summaries, reasons
+from gradviz.query.curves import losses, pass_summaries, reasons
 from gradviz.query.overview import Holdings, LeafInfo, Overview, holdings, overview
 from gradviz.query.ranks import label_of, ranked_traces
 from gradviz.query.replicas import Replicas
@@ -229,10 +229,11 @@ def _of_all_passes(query: Query) -> Query:
 def _course(query: Query) -> str:
     """The first and the last loss of a run that kept a few numbers of every pass, and the largest norm."""
     found = query.of(pass_summaries)
-    passes, losses = found.passes[found.has_loss], found.losses[found.has_loss]
-    if not len(passes):
+    if not found.has_loss.any():
         return ""
-    text = f"{number(losses[0])} in pass {passes[0]}, {number(losses[-1])} in pass {passes[-1]}"
+    curve = max(losses(query), key=lambda curve: len(curve.at))
+    first, last = (f"{number(curve.values[at])} in pass {curve.at[at]}" for at in (0, -1))
+    text = f"{first}, {last}"
     norms = np.where(found.has_norm & np.isfinite(found.norms), found.norms, -1)
     if norms.max() < 0:
         return text

@@ -28,7 +28,7 @@ from gradviz.cli.common import all_opened, fail, line_of_error, one_of, say, std
 from gradviz.cli.findings import hints
 from gradviz.diagnose import Finding
 from gradviz.diagnose.rule_settings import Settings
-from gradviz.events.values import GRADES
+from gradviz.events.values import GRADES, INPUTS
 from gradviz.query import Query
 from gradviz.query.overview import LeafInfo, Overview, overview
 from gradviz.sources.child_processes import SETTINGS as SETTINGS_OF_RANKS
@@ -37,7 +37,7 @@ from gradviz.sources.pytorch import is_installed
 from gradviz.sources.ranks_here import of_rank, of_this_rank, rank_meta
 from gradviz.sources.script import Outcome, Running, Target
 from gradviz.system.paths import as_argument
-from gradviz.tracefile import Trace, TraceError, if_long, open_trace
+from gradviz.tracefile import Budget, Trace, TraceError, if_long, open_trace
 from gradviz.tracefile.file import beside, claim_first, first_bytes
 from gradviz.tracefile.opening import pattern_of, rank_in
 from gradviz.tracefile.sites import is_users
@@ -127,6 +127,13 @@ def watched_run(
     from gradviz.cli.watch import watched
 
     return watched(path, settings, stop_on)
+
+
+def passes_in_time(program: Program, share: float = 0.1) -> Budget | None:
+    """The passes of a program for whose details there is time; None for all of them, where each rank would choose
+    others, or a pass is to run again."""
+    needs_all = rank_meta() or launcher(program) or program.values == INPUTS
+    return None if needs_all else Budget(share)
 
 
 def prepared(

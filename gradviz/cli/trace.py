@@ -1,5 +1,6 @@
 """`gradviz trace`: runs a script and records it."""
 
+import math
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from gradviz.cli.running import (
     named_by_rank,
     only_started_ranks,
     options_behind,
+    passes_in_time,
     prepared,
     progress_told,
     runs_a_script,
@@ -36,18 +38,29 @@ from gradviz.errors import GradvizError
 from gradviz.events.values import INPUTS
 from gradviz.sources.child_processes import record_children
 from gradviz.sources.script import Outcome
-from gradviz.tracefile import AutoPasses, Passes, open_trace, passes_of
+from gradviz.tracefile import AutoPasses, Budget, Passes, open_trace, passes_of
 from gradviz.words.numbers import few_of
 
 _NAMED = 6  # the most scopes that are listed by name
 
 
+def _share(context: click.Context, option: click.Parameter, text: str) -> float:
+    """The share that an option gives in percent."""
+    try:
+        share = float(text.removesuffix("%")) / 100
+    except ValueError:
+        share = 0
+    if not 0 < share < math.inf:
+        raise click.BadParameter(f"{text!r} is not of the form 10%")
+    return share
+
+
 def _pass_numbers(
     context: click.Context, option: click.Parameter, text: str | None
 ) -> Passes | AutoPasses | None:
-    """The numbers, ranges and steps in an option: `1-3,100,every:50`, or `auto`, or `1-1000,auto`."""
+    """The numbers, ranges and steps in an option: `1-3,100,every:50`, or `auto`, or `1-1000,auto`; None for `all`."""
     if text is None:
-        return None
+        return Budget()
     try:
         return passes_of(text)
     except ValueError as error:
@@ -69,7 +82,15 @@ Examples:
     "--passes",
     metavar="1-3,100,every:50",
     callback=_pass_numbers,
-    help="Record only these backward passes in detail; auto: ever fewer, and those behind a NaN, a jump or an error.",
+    help="Record only these backward passes in detail; auto: ever fewer, and those behind a NaN, a jump or an error; "
+    "all: each pass, however long the run is.",
+)
+@click.option(
+    "--budget",
+    metavar="10%",
+    default="10%",
+    callback=_share,
+    help="The share of a long run's time (from 100 passes and 10 s on) that passes in detail may take.",
 )
 @click.option(
     "--scope", metavar="NAME", help="Record in detail only inside modules and Functions of this name."
@@ -120,6 +141,10 @@ def trace(
     scope, watch, stop_on = options["scope"], options.pop("watch"), options.pop("stop_on")
     if program.values == INPUTS and scope is not None:
         fail("--values inputs keeps whole passes: leave out --scope, or take --values full")
+    budget = options.pop("budget")
+    if isinstance(options["passes"], Budget):
+        needs_all = ranks or scope or options["last"] or options["histograms"]
+        options["passes"] = None if needs_all else passes_in_time(program, budget)
     of_ranks = {
         **{name: getattr(program, name) for name in ("values", "engine", "no_source", "output")},
         **options,

@@ -25,6 +25,7 @@ from gradviz.query.gradient_paths import (
     with_contributions,
 )
 from gradviz.query.missing_gradients import Lacks
+from gradviz.query.passes import left_out
 from gradviz.query.query import Query
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import Trace, open_trace
@@ -173,7 +174,10 @@ def _came(words: Words, tensor: int, called: str, number: int | None) -> tuple[i
             return event.node, nr, event.in_pass, event.index, event.gradients[nr]
     unrecorded = [backward_pass.number for backward_pass in query.trace.passes if not backward_pass.recorded]
     if unrecorded and number in (None, *unrecorded):
-        raise NoAnswer(f"no pass that reached {called} was recorded in detail: record it with --passes")
+        told = number is not None and left_out(query.trace, number)
+        raise NoAnswer(
+            told or f"no pass that reached {called} was recorded in detail: record it with --passes"
+        )
     if number is not None:
         raise NoAnswer(f"pass {number} gave {called} no gradient")
     reason = no_grad_told(Stop(words, query.trace.count - 1), tensor, called)

@@ -15,7 +15,7 @@ from gradviz.query.optimizer_steps import number_of, settings_of
 from gradviz.query.query import Query
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import Snapshot, Trace
-from gradviz.tracefile.chosen import BEHIND_TROUBLE, first_of, is_regular
+from gradviz.tracefile.chosen import BEHIND_TROUBLE, BUDGET, first_of, is_regular
 from gradviz.tracefile.columns import Table
 from gradviz.tracefile.states import States
 
@@ -241,9 +241,10 @@ def reasons(query: Query) -> dict[int, str]:
     """Why each pass that was recorded in detail was: it is one of the first, or a sample of all; or it began from a
     loss that is NaN or has jumped, or came behind a NaN (`nan`), a jump of the loss or the norm (`jump`) or an
     exception (`error`) that was noticed, or behind trouble in what was recorded (`trouble`). Empty for a run that was
-    not recorded with `--passes auto`."""
+    not recorded with a budget or `--passes auto`."""
     trace = query.trace
-    first = first_of(trace.meta.get("passes", ""))
+    chosen = trace.meta.get("passes", "")
+    first, digits = first_of(chosen), 2 if chosen.endswith(BUDGET) else 1
     if first is None:
         return {}
     summed = trace.table(Kind.SUMMED)
@@ -255,15 +256,16 @@ def reasons(query: Query) -> dict[int, str]:
     }
     errors = trace.table(Kind.ERROR)
     causes |= dict.fromkeys(errors["in_pass"][errors["in_pass"] > 0].tolist(), ERROR)
-    return {number: _reason(number, first, causes) for number in recorded}
+    return {number: _reason(number, first, digits, causes) for number in recorded}
 
 
-def _reason(number: int, first: int, causes: dict[int, str]) -> str:
-    nearest = 1 if is_regular(number) else 0  # a pass may be recorded for its own loss
+def _reason(number: int, first: int, digits: int, causes: dict[int, str]) -> str:
+    is_sample = is_regular(number, digits)
+    nearest = 1 if is_sample else 0  # a pass may be recorded for its own loss
     before = (causes.get(number - distance) for distance in range(nearest, BEHIND_TROUBLE + 1))
     if number <= first:
         return FIRST_PASSES
-    return next(filter(None, before), SAMPLE if is_regular(number) else TROUBLE)
+    return next(filter(None, before), SAMPLE if is_sample else TROUBLE)
 
 
 @dataclass(frozen=True, slots=True)

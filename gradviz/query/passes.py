@@ -187,6 +187,17 @@ class Delivery:
     gradient: int
 
 
+def left_out(trace: Trace, number: int) -> str:
+    """The sentence about a pass of which, unlike of others, no details were recorded; empty if they were."""
+    known = [one.number for one in trace.passes if one.is_in_detail]
+    if number in known or not known:
+        return ""
+    at = bisect_right(known, number)
+    near = " or ".join(map(str, known[max(at - 1, 0) : at + 1]))
+    how = f"gradviz trace --passes {number} records it"
+    return f"pass {number} was not recorded in detail: {how}; the nearest that was is {near}"
+
+
 @dataclass(frozen=True, slots=True)
 class Wait:
     """A stretch of events in which the same gradients wait at an output of a node. It begins at `first` and ends before

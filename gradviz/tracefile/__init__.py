@@ -1,6 +1,6 @@
 """One file for one run: written while it runs, read at any place."""
 
-from gradviz.tracefile.chosen import AutoPasses, Passes, passes_of
+from gradviz.tracefile.chosen import AutoPasses, Budget, Passes, passes_of
 from gradviz.tracefile.database import TraceError
 from gradviz.tracefile.opening import newest_trace, open_trace
 from gradviz.tracefile.part import for_moments, if_long, part_of
@@ -12,6 +12,7 @@ from gradviz.tracefile.states import Snapshot
 
 __all__ = [
     "AutoPasses",
+    "Budget",
     "ErrorInfo",
     "PassInfo",
     "Passes",

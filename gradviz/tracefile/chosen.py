@@ -5,9 +5,10 @@ import re
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Container, Sequence
+from time import thread_time
 from typing import NamedTuple
 
-AUTO = "auto"
+ALL, AUTO, BUDGET = "all", "auto", "budget"
 NAN, JUMP = "nan", "jump"  # why passes behind a pass are chosen, by its numbers
 FIRST = 10  # the passes with which such a choice begins
 BEHIND_TROUBLE = 3
@@ -15,7 +16,10 @@ _MOST_TROUBLES = 8  # of each kind
 _JUMP = 10  # so many times the median is a jump
 _REMEMBERED = 64  # sizes of which it is the median
 _LEAST = 10
-_AUTOMATIC = re.compile(rf"(1-(?P<first>[1-9][0-9]{{0,14}}),)?{AUTO}")
+_AUTOMATIC = re.compile(rf"(1-(?P<first>[1-9][0-9]{{0,14}}),)?({AUTO}|{BUDGET})")
+# A run is short, and all of it is recorded in detail, up to so many passes, or so many seconds of its thread.
+_SHORT_PASSES, _SHORT_SECONDS = 100, 10.0
+_TIMED = 16  # periods of which the median is the time of a pass that is left out
 
 
 class Passes(NamedTuple):
@@ -126,9 +130,51 @@ class AutoPasses:
         return True
 
 
-def is_regular(number: int) -> bool:
-    """Whether a pass is chosen whatever happens, behind the first: its number has one digit that is not 0."""
-    return len(str(number).rstrip("0")) == 1
+class Budget(AutoPasses):
+    """Passes that a recorder chooses so that it takes at most a `share` of the program's time: all of them while the
+    run is short; then as `AutoPasses`, and those whose number has two digits that are not 0 where there is time."""
+
+    def __init__(self, share: float = 0.1) -> None:
+        super().__init__(0)
+        self.share = share
+        self.began: float | None = None  # the seconds of the program's thread when its first pass ended
+        self.ended = 0.0  # and its last one
+        self.usual: deque[float] = deque(maxlen=_TIMED)  # the periods of passes that were left out
+        self.detailed = 0.0  # the period of the last pass in detail
+        self.digits = 1
+
+    def __contains__(self, number: object) -> bool:
+        return super().__contains__(number) or (isinstance(number, int) and is_regular(number, self.digits))
+
+    def __str__(self) -> str:
+        return f"1-{self.first},{BUDGET}"
+
+    def is_over(self, passes: int) -> bool:
+        """Whether the run is no longer short, at the end of a pass. The next pass is the last of the first."""
+        now = thread_time()
+        if self.began is None:
+            self.began = now
+        self.first, self.ended = passes + 1, now
+        return passes >= _SHORT_PASSES and now - self.began > _SHORT_SECONDS
+
+    def timed(self, passes: int, is_detailed: bool) -> None:
+        """Note the end of a pass: how many of the next passes there is time for."""
+        now = thread_time()
+        period, self.ended = now - self.ended, now
+        if is_detailed:
+            self.detailed = period
+        else:
+            self.usual.append(period)
+        if self.usual and self.detailed:
+            left_out = sorted(self.usual)[len(self.usual) // 2]
+            every = 10 ** (len(str(passes)) - 2)
+            self.digits = 1 + (self.detailed - left_out <= self.share * left_out * every)
+
+
+def is_regular(number: int, digits: int = 1) -> bool:
+    """Whether a pass is chosen whatever happens, behind the first: its number has so few digits up to the last that is
+    not 0."""
+    return len(str(number).rstrip("0")) <= digits
 
 
 class _Usual:
@@ -149,10 +195,12 @@ class _Usual:
         return len(known) >= _LEAST and size > _JUMP * known[len(known) // 2] > 0
 
 
-def passes_of(text: str) -> Passes | AutoPasses:
-    """The passes of a text such as `1-3,100,every:50`, or `auto`, or `1-1000,auto` with so many first passes. Raises
-    ValueError for any other text."""
-    if (first_passes := first_of(text)) is not None:
+def passes_of(text: str) -> Passes | AutoPasses | None:
+    """The passes of a text such as `1-3,100,every:50`, or `auto`, or `1-1000,auto` with so many first passes; None for
+    `all`. Raises ValueError for any other text."""
+    if text == ALL:
+        return None
+    if text.endswith(AUTO) and (first_passes := first_of(text)) is not None:
         return AutoPasses(first_passes)
     ranges, steps = [], []
     for part in text.split(","):
@@ -164,7 +212,7 @@ def passes_of(text: str) -> Passes | AutoPasses:
             else:
                 ranges.append((int(first), int(last or first)))
         except ValueError:
-            raise ValueError(f"{text!r} is neither auto nor of the form 1-3,100,every:50") from None
+            raise ValueError(f"{text!r} is neither all, nor auto, nor of the form 1-3,100,every:50") from None
         if number and (words.strip() != "every" or steps[-1] < 1):
             raise ValueError(f"{part!r} is not of the form every:50")
         if not number and not 1 <= ranges[-1][0] <= ranges[-1][1]:
@@ -173,7 +221,8 @@ def passes_of(text: str) -> Passes | AutoPasses:
 
 
 def first_of(text: str) -> int | None:
-    """The number of first passes that are chosen by a text such as `auto` or `1-1000,auto`; None for another text."""
+    """The number of first passes that are chosen by a text such as `auto`, `1-1000,auto` or
+    `1-450,budget`; None for another text."""
     found = _AUTOMATIC.fullmatch(text)
     return None if found is None else int(found["first"] or FIRST)
 

@@ -25,7 +25,7 @@ from gradviz.events.kinds import DETAILS, Kind
 from gradviz.events.listener import Entered, LeafHistogram, Listener, Made, State, Where
 from gradviz.events.values import GRADIENT, INPUTS, LARGEST, LAST, SMALL
 from gradviz.tracefile.batch import Batch, Renumbered
-from gradviz.tracefile.chosen import AutoPasses, Passes, chosen_text
+from gradviz.tracefile.chosen import AutoPasses, Budget, Passes, chosen_text
 from gradviz.tracefile.database import SKIPPED, STATE
 from gradviz.tracefile.frequent import Frequent
 from gradviz.tracefile.nans import News
@@ -53,7 +53,8 @@ class Recorder(Frequent):
         last: int | None = None, say: Callable[[str], None] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(values, sites)
-        self.passes = passes
+        self.budget = passes if isinstance(passes, Budget) else None
+        self.passes = passes = None if self.budget is not None else passes
         self.auto = passes if isinstance(passes, AutoPasses) else None
         self.partial = partial
         self.taken = monotonic()
@@ -340,12 +341,22 @@ class Recorder(Frequent):
 
     def _end_pass(self, number: int) -> None:
         self.open_passes.pop(number, None)
+        if self.budget is not None and not self.open_passes:
+            self._keep_to(self.budget)
         if self.passes is not None and not self.open_passes:
             if self.auto is not None:
                 self.batch.pass_ends.append((self.count, self.passes_begun))
                 self.unlooked += self.has_leaf_values
                 self.has_leaf_values = False
             self._choose(self.passes_begun in self.passes if self.auto is None else self.detailed)
+
+    def _keep_to(self, budget: Budget) -> None:
+        """Leave out passes from where the run is no longer short, as many as the budget asks for."""
+        if self.auto is not None:
+            budget.timed(self.passes_begun, self.detailed)
+        elif budget.is_over(self.passes_begun):
+            self.passes = self.auto = budget
+            self.note(passes=str(budget))
 
     def _look_for_nan(self, auto: AutoPasses) -> None:
         """Choose the next passes by the values of those that have ended, before the first pass that would be left out.
@@ -385,13 +396,19 @@ class ChoosingRecorder(Recorder):
     """A Recorder that chooses passes while the program runs, and notes how the nodes of the pass under way came to be:
     so a pass can be chosen of which nothing but the graph is at hand."""
 
-    differentiated, nodes_made = Listener.differentiated, Listener.nodes_made  # each op and node by itself
-
     def __init__(self, path: Path | str, *settings: Any) -> None:
         self.made: dict[int, Made] = {}
         self.open_scopes: dict[int, tuple[Entered, ...]] = {}  # by thread
         self.last_ops: dict[int, Made] = {}  # by thread: how the nodes of the op come to be
         super().__init__(path, *settings)
+
+    def differentiated(self, *fields: Any) -> None:
+        (Recorder if self.auto is None else Listener).differentiated(
+            self, *fields
+        )  # each op and node by itself
+
+    def nodes_made(self, *fields: Any) -> None:
+        (Recorder if self.auto is None else Listener).nodes_made(self, *fields)
 
     def wakes(self, loss: float) -> bool:
         if self.auto is None or not self.auto.foresees(loss):
@@ -416,9 +433,12 @@ class ChoosingRecorder(Recorder):
         )
 
     def op(self, where: Where, op: str, args: str, rule: Rule, in_pass: int, *fields: Any) -> None:
-        site = self.place(where) if self.detailed else 0
+        if self.auto is None or not self.detailed:
+            super().op(where, op, args, rule, in_pass, *fields)
+            return
+        site = self.place(where)
         super().op(site, op, args, rule, in_pass, *fields)
-        if self.detailed and not in_pass:
+        if not in_pass:
             thread, (_, inputs, outputs, *_) = get_ident(), fields
             scopes = self.open_scopes.get(thread, ())
             made = Made(site, self.count, op, args, rule, tuple(inputs), scopes, rule, tuple(outputs))

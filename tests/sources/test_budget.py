@@ -1,0 +1,132 @@
+"""A budget records all passes of a short run, and of a long one as many as there is time for."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from gradviz.diagnose import check
+from gradviz.events.kinds import Kind
+from gradviz.sources.record import record
+from gradviz.tracefile import Budget, open_trace
+from gradviz.tracefile import chosen as module
+from gradviz.tracefile.chosen import is_regular
+from tests.cli.test_trace import Run
+
+
+class Clock:
+    """The seconds of the program's thread, as a test sets them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(module, "thread_time", lambda: self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def detailed(budget: Budget, clock: Clock, passes: int, seconds: float, times: float) -> list[int]:
+    """The passes in detail of a run whose passes take so many seconds, and so many times as long in detail."""
+    found = []
+    is_long = False
+    for number in range(1, passes + 1):
+        is_detailed = not is_long or number in budget
+        clock.now += seconds * (times if is_detailed else 1)
+        found += [number] * is_detailed
+        if is_long:
+            budget.timed(number, is_detailed)
+        else:
+            is_long = budget.is_over(number)
+    return found
+
+
+def test_a_run_is_short_up_to_a_hundred_passes_and_up_to_ten_seconds(clock: Clock) -> None:
+    assert detailed(Budget(), clock, 99, seconds=1, times=3) == [*range(1, 100)]
+    assert detailed(Budget(), clock, 3000, seconds=0.001, times=3) == [*range(1, 3001)]
+
+
+def test_behind_it_as_many_passes_are_in_detail_as_there_is_time_for(clock: Clock) -> None:
+    found = detailed(Budget(0.1), clock, 5000, seconds=0.1, times=1.9)
+    assert found[:101] == [*range(1, 102)]  # the next pass shows how nodes come to be
+    behind = [number for number in found if number > 101]
+    # one of ten takes less than a tenth: before 1,000 one of ten, and one of a hundred from there on
+    assert behind == [*range(110, 1001, 10), *range(1100, 5001, 100)]
+    dear = detailed(Budget(0.1), clock, 5000, seconds=0.1, times=8)
+    assert [number for number in dear if number > 101][:11] == [*range(200, 1001, 100), 1100, 1200]
+
+
+def test_the_cost_stays_within_the_share(clock: Clock) -> None:
+    for times in (1.5, 3, 10):
+        budget, began = Budget(0.1), clock.now
+        found = detailed(budget, clock, 20_000, seconds=0.01, times=times)
+        short = budget.first
+        of_details = sum(number > short for number in found) * (times - 1) * 0.01
+        assert of_details <= 0.1 * (20_000 - short) * 0.01
+        assert clock.now > began
+
+
+def test_a_sample_has_few_digits() -> None:
+    assert [number for number in range(95, 131) if is_regular(number, 2)] == [*range(95, 101), 110, 120, 130]
+
+
+TRAINING = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(1, {steps} + 1):
+    x = torch.randn(8, 4)
+    if step == {bad}:
+        x[3, 1] = float("inf")
+    optimizer.zero_grad()
+    loss = model(x).square().mean()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def trained(path: Path, passes: Budget | None, steps: int, bad: int = 0) -> None:
+    """Record a training."""
+    with record(path, passes=passes):
+        exec(compile(TRAINING.format(steps=steps, bad=bad), "train.py", "exec"), {})
+
+
+@pytest.mark.torch
+def test_a_short_run_is_recorded_as_with_all_passes(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="pip install torch==2.13.0")
+    for name, passes in (("all", None), ("budget", Budget())):
+        trained(tmp_path / f"{name}.gradviz", passes, steps=5)
+    with open_trace(tmp_path / "all.gradviz") as whole, open_trace(tmp_path / "budget.gradviz") as found:
+        assert "passes" not in found.meta
+        assert [type(event) for event in found] == [type(event) for event in whole]
+        assert not len(found.table(Kind.SUMMED))
+
+
+@pytest.mark.torch
+def test_of_a_long_run_the_pass_with_the_trouble_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch", reason="pip install torch==2.13.0")
+    ticks = count()
+    monkeypatch.setattr(module, "thread_time", lambda: next(ticks))  # each pass takes a second
+    path = tmp_path / "run.gradviz"
+    trained(path, Budget(), steps=140, bad=127)
+    with open_trace(path) as trace:
+        assert trace.meta["passes"] == "1-101,budget"
+        in_detail = [one.number for one in trace.passes if one.is_in_detail]
+        assert in_detail == [*range(1, 102), 110, 120, *range(127, 131), 140]
+        first = next(finding for finding in check(trace).findings if finding.rule == "nonfinite-forward")
+        assert first.number == 127
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", ["", "ten", "-3%", "0", "nan", "inf"])
+def test_what_is_no_share_is_refused(text: str, gradviz: Run, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("print(1)")
+    done = gradviz("trace", "--budget", text, tmp_path / "program.py")
+    assert done.returncode == 2
+    assert f"{text!r} is not of the form 10%" in done.stderr

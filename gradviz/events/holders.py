@@ -1,5 +1,6 @@
 """The name of a module in the program that holds it: the name that its parameters begin with."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
@@ -8,19 +9,33 @@ _Variable = tuple[str, Any]
 _DEEPEST = 100  # the most frames that are searched
 _LARGEST = 1000  # the most elements of a collection that is searched
 _MODULES = ("ModuleList", "ModuleDict")  # modules that are collections: nobody calls them
+_LIBRARIES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 
 
 def holder_of(thing: Any, frame: FrameType | None) -> str:
     """The variable that holds a module, in a frame or in the frames that called it: `net`, also for `self.net`. If a
     collection or another module holds it, its path there: `layers.0`, `net.encoder`. Empty if none does. Names that
-    begin with `_`, and `self`, do not count."""
+    begin with `_`, and `self`, do not count; a library's variables only where the program has none."""
     return next((name for variables in _spaces(frame) if (name := _name_in(variables, thing))), "")
 
 
-def outermost_modules(frame: FrameType | None) -> dict[str, Any]:
-    """The modules in the variables of a frame and of the frames that called it, by the names that `holder_of` gives
-    them; without modules inside other modules."""
-    spaces = list(_spaces(frame))
+def parts_held(frame: FrameType | None) -> dict[int, str]:
+    """The paths of the program's modules, of their parts and of their parameters, by identity, if a library calls them
+    in this frame: it may have put them into a module of its own. Empty elsewhere."""
+    if frame is None or not _is_librarys(frame):
+        return {}
+    return {
+        id(part): f"{name}.{path}" if path else name
+        for name, module in outermost_modules(frame, of_program=True).items()
+        for of in ("modules", "parameters")
+        for path, part in members(module, of)
+    }
+
+
+def outermost_modules(frame: FrameType | None, of_program: bool = False) -> dict[str, Any]:
+    """The modules in the variables of a frame and of the frames that called it, perhaps without a library's, by the
+    names that `holder_of` gives them; without modules inside other modules."""
+    spaces = list(_spaces(frame, of_program))
     modules = {id(thing): thing for space in spaces for thing in _modules_in(space)}
     inner = {id(part) for thing in modules.values() for _, part in members(thing) if part is not thing}
     outer = [thing for key, thing in modules.items() if key not in inner]
@@ -55,15 +70,24 @@ def tied_parameters(module: Any) -> list[tuple[str, Any]]:
     return [(path, parameter) for path, parameter in paths if path not in first]
 
 
-def _spaces(frame: FrameType | None) -> Iterator[list[_Variable]]:
-    """The variables of a frame, and of the frames that called it. Variables of gradviz's own frames are left out: in
-    `gradviz.draw(net, x)` they are not the program's."""
+def _spaces(frame: FrameType | None, of_program: bool = False) -> Iterator[list[_Variable]]:
+    """The variables of a frame, and of the frames that called it; a library's come last, or not at all. Variables of
+    gradviz's own frames are left out: in `gradviz.draw(net, x)` they are not the program's."""
+    librarys = []
     for _ in range(_DEEPEST):
         if frame is None:
-            return
+            break
         if not f"{frame.f_globals.get('__name__')}.".startswith("gradviz."):
-            yield _variables_of(frame)
+            if _is_librarys(frame):
+                librarys.append(frame)
+            else:
+                yield _variables_of(frame)
         frame = frame.f_back
+    yield from map(_variables_of, () if of_program else librarys)
+
+
+def _is_librarys(frame: FrameType) -> bool:
+    return any(folder in frame.f_code.co_filename for folder in _LIBRARIES)
 
 
 def _variables_of(frame: FrameType) -> list[_Variable]:

@@ -21,7 +21,7 @@ from gradviz.engine.nn.parameter import Buffer, Parameter
 from gradviz.engine.nn.state_dict import StateDict
 from gradviz.engine.nn.tree import Tree
 from gradviz.engine.tensors.clearing import clear_grads
-from gradviz.events.holders import holder_of, outermost_modules, parameters_below, tied_parameters
+from gradviz.events.holders import holder_of, outermost_modules, parameters_below, parts_held, tied_parameters
 from gradviz.events.kinds import TIED
 
 __all__ = ["Module", "Parameter"]
@@ -306,16 +306,18 @@ class Module(Tree, StateDict):
         """Tell the listener the names of all parameters and buffers. The outermost module that is called does it. The
         names begin with the variable that holds this module, or with its class."""
         assert state.listener is not None
-        root = holder_of(self, sys._getframe(2)) or type(self).__name__
+        caller = sys._getframe(2)
+        held, root = parts_held(caller), holder_of(self, caller) or type(self).__name__
         for path, module in self.named_modules():
             known = id(module), state.first_number
-            object.__setattr__(module, "_scope", (known, f"{root}.{path}" if path else root))
+            name = held.get(id(module)) or (f"{root}.{path}" if path else root)
+            object.__setattr__(module, "_scope", (known, name))
         numbers = []
         for path, parameter in self.named_parameters():
             number = number_of(parameter)
             numbers.append(number)
             state.nameless.pop(number, None)
-            state.listener.named(number, f"{root}.{path}")
+            state.listener.named(number, held.get(id(parameter)) or f"{root}.{path}")
         if state.listener.wants_histograms:
             follow(self, numbers)
         for path, parameter in tied_parameters(self):

@@ -12,7 +12,14 @@ from typing import Any
 import torch
 
 from gradviz.events.counters import next_scope_number
-from gradviz.events.holders import holder_of, members, outermost_modules, parameters_below, tied_parameters
+from gradviz.events.holders import (
+    holder_of,
+    members,
+    outermost_modules,
+    parameters_below,
+    parts_held,
+    tied_parameters,
+)
 from gradviz.events.kinds import TIED
 from gradviz.sources.torch_recorder.collectives import Collectives
 from gradviz.sources.torch_recorder.histograms import Binning
@@ -149,16 +156,19 @@ class Scopes:
         name."""
         source = self.source
         listener: Any = source.listener
-        root = self._path_in_callers(module) or holder_of(module, users_frame(frame)) or type(module).__name__
+        caller = users_frame(frame)
+        held, root = parts_held(caller), self._path_in_callers(module) or holder_of(module, caller)
+        root = root or type(module).__name__
         for path, part in members(module) or [("", module)]:
             if not self._name_of(part):
-                self.names[id(part)] = weakref.ref(part), f"{root}.{path}" if path else root
+                name = held.get(id(part)) or (f"{root}.{path}" if path else root)
+                self.names[id(part)] = weakref.ref(part), name
         numbers = set()
         for path, parameter in members(module, "parameters"):
             number = source.identity.number_of(parameter)
             numbers.add(number)
             source.identity.nameless.pop(number, None)
-            listener.named(number, f"{root}.{path}")
+            listener.named(number, held.get(id(parameter)) or f"{root}.{path}")
         self._follow(module, numbers)
         for path, parameter in tied_parameters(module):
             listener.named(source.identity.number_of(parameter), f"{root}.{path}", TIED)

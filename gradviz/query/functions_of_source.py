@@ -5,6 +5,7 @@ import ast
 from collections.abc import Iterator
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
+from typing import NamedTuple
 
 from gradviz.events.kinds import Kind
 from gradviz.query.places import Places
@@ -31,6 +32,51 @@ def parsed(trace: Trace, file: str) -> ast.Module | None:
         return ast.parse("\n".join(trace.source(file)))
     except (SyntaxError, ValueError):
         return None
+
+
+class Element(NamedTuple):
+    """An element of a list, tuple or dict that is assigned to a variable: `w["bias"]`. A comprehension `counts` its
+    elements: a number takes the place of `{}` in the path. Without a path, what a function returns."""
+
+    path: str
+    counts: bool
+    line: int
+
+
+def elements_of(tree: ast.Module) -> dict[tuple[int, int, int, int], Element]:
+    """The elements of the collections that a file assigns to variables, by the places of their expressions: line and
+    column of both ends, in bytes. Comprehensions only where they run once, outside of functions and loops."""
+    found = {}
+
+    def add(one: ast.expr, path: str, counts: bool = False) -> None:
+        ends = one.lineno, one.col_offset, one.end_lineno or 0, one.end_col_offset or 0
+        found[ends] = Element(path, counts, one.lineno)
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Return) and node.value is not None:
+            add(node.value, "")
+        target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
+        if isinstance(node, ast.Assign) and isinstance(target, ast.Name):
+            for one, path in _elements(node.value, target.id):
+                add(one, path)
+            if node in tree.body and isinstance(node.value, ast.ListComp) and len(node.value.generators) == 1:
+                add(node.value.elt, f"{target.id}[{{}}]", True)
+    return found
+
+
+def _elements(value: ast.expr, path: str) -> Iterator[tuple[ast.expr, str]]:
+    pairs: list[tuple[object, ast.expr]] = []
+    if isinstance(value, ast.List | ast.Tuple):
+        pairs = [*enumerate(value.elts)]
+    elif isinstance(value, ast.Dict):
+        keys = zip(value.keys, value.values, strict=True)
+        pairs = [(key.value, one) for key, one in keys if isinstance(key, ast.Constant)]
+    for key, one in pairs:
+        if isinstance(one, ast.Starred):
+            return  # the places behind it are not known
+        text = f'"{key}"' if isinstance(key, str) else repr(key)
+        yield one, f"{path}[{text}]"
+        yield from _elements(one, f"{path}[{text}]")
 
 
 def called(call: ast.Call) -> str:

@@ -6,14 +6,16 @@ from __future__ import annotations
 import ast
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from functools import cached_property, lru_cache
 from itertools import chain, pairwise
 
 import numpy as np
 
 from gradviz.events.kinds import TIED, Event, Kind, OpRan, PassBegan, Produced, Received, TensorMade
-from gradviz.query.functions_of_source import PassedArguments, readable
+from gradviz.events.site import Place
+from gradviz.query.functions_of_source import Element, PassedArguments, elements_of, parsed, readable
 from gradviz.query.nodes import Nodes
 from gradviz.query.ops import ARGUMENTS, INSIDE, LOSSES, written
 from gradviz.query.passes import Passes
@@ -68,6 +70,50 @@ class Names(Lookup):
                 names_of.setdefault(tensor, names[0])
         return names_of
 
+    @cached_property
+    def in_collections(self) -> dict[int, str]:
+        """The tensors that no op made, and that a list, tuple or dict holds which is assigned to a variable: `a[0]`,
+        `w["bias"]`."""
+        made, changed = self.trace.table(Kind.TENSOR), self.trace.table(Kind.REQUIRES_GRAD_CHANGED)
+        is_held = ~self.trace.named(made["how"], _UNASSIGNED)
+        pairs = chain(
+            zip(made.sites[is_held].tolist(), made["tensor"][is_held].tolist(), strict=True),
+            zip(changed.sites.tolist(), changed["tensor"].tolist(), strict=True),
+        )
+        files = {site.place.file for site in self.trace.sites.values()}
+        trees = {file: tree for file in files if (tree := parsed(self.trace, file)) is not None}
+        elements = {file: elements_of(tree) for file, tree in trees.items()}
+        element_at = {number: self._element_at(number, elements) for number in self.trace.sites}
+        counts: Counter[Element] = Counter()
+        names_of: dict[int, str] = {}
+        for number, tensor in pairs:
+            if (element := element_at.get(number)) is not None:
+                path = element.path.replace("{}", str(counts[element])) if element.counts else element.path
+                names_of.setdefault(tensor, path)
+                counts[element] += 1
+        return names_of
+
+    def _element_at(
+        self, number: int, elements: Mapping[str, Mapping[tuple[int, int, int, int], Element]]
+    ) -> Element | None:
+        """The element that the value of a site is, or becomes as what its function returns; None if there is none."""
+        site = self.trace.sites.get(number)
+        while site is not None:
+            element = elements.get(site.place.file, {}).get(self._ends(site.place))
+            if element is None or element.path:
+                return element
+            site = self.trace.sites.get(site.parent) if 0 < site.parent < site.number else None
+        return None
+
+    def _ends(self, place: Place) -> tuple[int, int, int, int]:
+        """The line and the column of both ends of a place; columns in bytes, as syntax trees have them."""
+        lines = self.trace.source(place.file)
+        bytes_before = [
+            len(lines[line - 1][:column].encode()) if 0 < line <= len(lines) else -1
+            for line, column in ((place.line, place.col), (place.end_line, place.end_col))
+        ]
+        return place.line, bytes_before[0], place.end_line, bytes_before[1]
+
     def _are_written_in_their_lines(self, events: np.ndarray) -> np.ndarray:
         """Whether the line of each op in place calls the op, or a module that does; true if the line is not known. A
         function that writes to its argument, as `clip_grad_norm_` does, may return another tensor."""
@@ -103,12 +149,10 @@ class Names(Lookup):
         """The name of the variable that a tensor made by event `maker` was first assigned to; None if there
         is none."""
         names = self.assigned_at(maker.site) if maker is not None else ()
-        if not names:
+        if isinstance(maker, TensorMade) and maker.how not in _UNASSIGNED:
+            return names[0] if len(names) == 1 else self.in_collections.get(tensor)
+        if not names or isinstance(maker, TensorMade):
             return None
-        if isinstance(maker, TensorMade):
-            if maker.how in _UNASSIGNED:
-                return None
-            return names[0] if len(names) == 1 else None
         assert isinstance(maker, OpRan)
         if tensor not in maker.outputs or not self.is_result(maker):
             return None
@@ -176,7 +220,7 @@ class Names(Lookup):
         known = chain(self.trace.parameters.items(), self.trace.variables.items())
         parameter = next((t for t, called in known if called == name), 0)
         sites = [number for number, site in self.trace.sites.items() if name in site.names]
-        if parameter or not sites:
+        if parameter or not (sites or "[" in name):
             return parameter
         made = self.trace.indices(Kind.OP, Kind.TENSOR)
         made = made[contained(self.trace.events["site"][made], sites)]
@@ -186,7 +230,8 @@ class Names(Lookup):
             for tensor in (*getattr(maker, "outputs", ()), getattr(maker, "tensor", 0)):
                 if tensor and self.of(tensor) == name:
                     return tensor
-        return next((tensor for tensor, called in self.changed.items() if called == name), 0)
+        others = chain(self.changed.items(), self.in_collections.items())
+        return next((tensor for tensor, called in others if called == name), 0)
 
     @cached_property
     def all(self) -> AllNames:
@@ -211,6 +256,7 @@ class AllNames:
         self.codes = self._codes_of(made[first], positions[first], counts[first])
         for known, is_later in (
             (names.changed, True),
+            (names.in_collections, True),
             (self.trace.variables, False),
             (self.trace.parameters, False),
         ):

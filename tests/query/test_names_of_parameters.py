@@ -7,10 +7,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import gradviz
-from gradviz.events.kinds import OpRan
+from gradviz.events.kinds import Kind, OpRan, ScopeEntered
 from gradviz.query import Query
 from gradviz.tracefile import open_trace
 
@@ -222,3 +223,89 @@ def test_what_a_loader_gives_has_the_variable_by_which_a_call_reads_it(
         assert len(stacked) == 4
         called = {query.labels.of(tensor) for tensor in stacked}
         assert called == names if names else not called & {"data", "target"}
+
+
+KEPT_IN_COLLECTIONS = """
+import {torch} as torch
+
+def make(n):
+    return torch.randn(n, requires_grad=True)
+
+a = [torch.ones(2, requires_grad=True), 1.5, make(3)]
+w = {{"bias": torch.zeros(2, requires_grad=True), "ö": [torch.ones(1).requires_grad_()], 3: make(1)}}
+layers = [make(2) for _ in range(3)]
+first, last = torch.ones(2, requires_grad=True), make(2)
+rest = [*layers, torch.zeros(1, requires_grad=True)]
+def inside():
+    return [make(4) for _ in range(2)]
+together = [*a[::2], *w.values(), *layers, first, last, rest[-1], *inside()]
+sum(one[0].sum() if isinstance(one, list) else one.sum() for one in together).backward()
+"""
+
+
+def test_a_tensor_that_a_collection_holds_is_called_by_its_place_there(torch: Any, tmp_path: Path) -> None:
+    program = tmp_path / "p.py"
+    program.write_text(KEPT_IN_COLLECTIONS.format(torch=torch.__name__), encoding="utf-8")
+    with gradviz.record(tmp_path / "run.gradviz"):
+        exec(compile(program.read_text(encoding="utf-8"), str(program), "exec"), {"__name__": "p"})
+    held = {"a[0]", "a[2]", 'w["bias"]', 'w["ö"][0]', "w[3]", *(f"layers[{at}]" for at in range(3))}
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        query = Query(trace)
+        leaves = trace.table(Kind.ACCUMULATED)["tensor"].tolist()
+        assert {query.names.of(leaf) for leaf in leaves} == {*held, "first", "last", None}
+        assert {name: query.names.of(query.labels.tensor_called(name, trace.count - 1)) for name in held} == {
+            name: name for name in held
+        }
+        codes = query.names.all.codes_of(np.array(leaves))
+        assert [query.names.all.labels[code] or None for code in codes] == [*map(query.names.of, leaves)]
+
+
+LIBRARY = """
+import {torch} as torch
+
+class Wrapped(torch.nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x)
+
+def solve(func, x):
+    return func(x)
+
+def solve_wrapped(func, x):
+    func = Wrapped(func)
+    return func(x)
+"""
+PROGRAM = """
+import {torch} as torch
+
+class Field(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.layer(x)
+
+field = Field()
+{solve}(field, torch.ones(3, 2)).sum().backward()
+"""
+
+
+@pytest.mark.parametrize("solve", ["solve", "solve_wrapped"])
+def test_the_variable_of_the_program_names_a_module_that_a_library_calls(
+    torch: Any, solve: str, tmp_path: Path
+) -> None:
+    files = {tmp_path / "site-packages" / "lib.py": LIBRARY, tmp_path / "p.py": PROGRAM}
+    space: dict[str, Any] = {"__name__": "p"}
+    (tmp_path / "site-packages").mkdir()
+    with gradviz.record(tmp_path / "run.gradviz"):
+        for file, text in files.items():
+            file.write_text(text.format(torch=torch.__name__, solve=solve))
+            exec(compile(file.read_text(), str(file), "exec"), space)
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        assert {*trace.parameters.values()} == {"field.layer.weight", "field.layer.bias"}
+        entered = [event.name for event in trace if isinstance(event, ScopeEntered)]
+    assert entered[-2:] == ["field", "field.layer"]

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from rich.table import Table
 from rich.text import Text
 
+from gradviz.events.kinds import Kind
 from gradviz.query.ledger import Account, Ledger, Link
 from gradviz.query.missing_gradients import Lacks
 from gradviz.query.query import Query
+from gradviz.sets import distinct
 from gradviz.system.paths import file_name
 from gradviz.tracefile import Trace
 from gradviz.words.escape import clean, shortened_left
-from gradviz.words.numbers import number, plural
+from gradviz.words.numbers import few_of, number, plural
 from gradviz.words.words import Words
 
 _MOST = 40  # rows of the table
@@ -63,14 +65,24 @@ def line_of(words: Words, leaf: int) -> Line:
 
 
 def account_text(trace: Trace, leaf: int) -> list[Text]:
-    """The line of one tensor as a sentence; empty for a tensor without a line."""
+    """The line of one tensor as a sentence, if it has one, and the other leaves of its name that got a gradient."""
     words = Words(trace)
+    called = words.called(leaf)
+    leaves = distinct(trace.table(Kind.ACCUMULATED)["tensor"]).tolist()
+    namesakes = [f"t{one}" for one in leaves if one != leaf and words.called(one) == called]
+    also = (
+        f"this is t{leaf}; {few_of(namesakes)} {'is' if len(namesakes) == 1 else 'are'} called {called}, too"
+    )
+    same = [Text.assemble(("\nnames  ", "dim"), also)] if namesakes else []
     if leaf not in words.query.of(Ledger).leaves:
-        return []
+        return same
     line = line_of(words, leaf)
     held = f", held by {line.optimizers}" if line.optimizers else ""
     head = f"{line.parameter}{held}: {plural(line.passes, 'pass', 'passes')} gave it a gradient; "
-    return [Text.assemble(("\nledger ", "dim"), head, (line.account, "green" if line.learns else "yellow"))]
+    return [
+        Text.assemble(("\nledger ", "dim"), head, (line.account, "green" if line.learns else "yellow")),
+        *same,
+    ]
 
 
 def _told(words: Words, account: Account) -> Iterator[str]:

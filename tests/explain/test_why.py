@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -20,6 +21,7 @@ from gradviz.query import Query
 from gradviz.query.gradient_paths import MOST_PATHS, Missing, Paths
 from gradviz.tracefile import open_trace
 from gradviz.words.stop import UnknownName
+from tests.invoked import invoked
 
 Command = Callable[..., CompletedProcess[str]]
 
@@ -330,3 +332,20 @@ def test_a_gradient_too_large_for_its_norm_is_told_without_a_warning(tmp_path: P
         (x * 3 + x * 2).backward(torch.full((100,), 1e200, dtype=torch.float64))
     told = package.why(tmp_path / "large.gradviz", "x")
     assert "norm" in str(told)
+
+
+def test_other_leaves_of_the_name_that_was_asked_for_are_told_apart(tmp_path: Path) -> None:
+    def of(value: float) -> torch.Tensor:
+        w = torch.full((2,), value, requires_grad=True)
+        return (w * w).sum()
+
+    with package.record(tmp_path / "run.gradviz"):
+        (of(2.0) + of(5.0)).backward()
+    asked = invoked(["why", str(tmp_path / "run.gradviz"), "w"])
+    found = re.search(r"this is (t\d+); (t\d+) is called w, too", asked.stdout)
+    assert found is not None
+    assert "= [10, 10]" in asked.stdout
+    assert "= [4, 4]" in invoked(["why", str(tmp_path / "run.gradviz"), found[2]]).stdout
+    with package.record(tmp_path / "run.gradviz"):
+        of(2.0).backward()
+    assert "called w, too" not in invoked(["why", str(tmp_path / "run.gradviz"), "w"]).stdout

@@ -91,8 +91,9 @@ def what_if(
 ) -> None:
     """Run a pass of TRACE again, and show what becomes of the loss and of each gradient if something is different.
 
-    TRACE was recorded with gradviz trace --values inputs. Without an option the pass runs as it was, and is compared
-    with what was recorded. Default: the newest *.gradviz here.
+    TRACE is one of a run with tensors of at most 64 elements, or was recorded with gradviz trace --values inputs.
+    Without an option the pass runs as it was, and is compared with what was recorded. Default: the newest *.gradviz
+    here.
     """
     is_edited = bool(sets or dtype or without) or sample is not None
     if samples and (is_edited or scale):

@@ -16,6 +16,7 @@ from gradviz.events.kinds import Accumulated, Kind, OpRan, PassBegan, Produced, 
 from gradviz.graph.model import GRAD, GROUP, OP, Graph
 from gradviz.query.query import Query
 from gradviz.query.writes import writes_by_any_name
+from gradviz.replay.op_calls import TAKES, written_arguments
 from gradviz.replay.outcome import has_hooks
 from gradviz.tracefile import PassInfo, Snapshot
 from gradviz.words import Words
@@ -371,17 +372,10 @@ def _numbers(array: np.ndarray) -> list[Any]:
 # stands for it (`?=1`), `*` before any number of inputs; then, after a semicolon, its other arguments with their
 # defaults, and `nth` if each of the op's results can be computed.
 
-_LONGEST = 200  # characters of the arguments of a call
 _TRUE_TRAINING = "training=True"
 _GIVEN_SIZE = (
     "size="  # gradviz's engine gives it to a transposed convolution, whose result may have several sizes
 )
-_TAKES = ("getitem", "index")
-_NUMBERS = {"inf": float("inf"), "nan": float("nan")}
-# A number that stands for an input, which gradviz's engine writes behind arguments with names: `groups=1, 0.0`.
-_NUMBER_BEHIND = re.compile(r"^(.*\w=.*), (-?[0-9.e+-]+)$")
-# Tables that gradviz's engine makes of the other arguments of a pooling: `rows=float64 [2, 4]`.
-_TABLES = re.compile(r", (?:rows|columns|indices)=\w+ \[[0-9, ]*\]")
 _ROW = re.compile(r'^  (\w+): \["([^"]*)"', re.MULTILINE)
 
 
@@ -419,9 +413,9 @@ def _row(signature: str) -> Row:
 
 def row_of(call: OpRan) -> str:
     """The name of the row that may compute a call."""
-    if call.op in _TAKES and len(call.inputs) > 1:
+    if call.op in TAKES and len(call.inputs) > 1:
         return "taken_at"
-    if call.op in _TAKES and not call.args:
+    if call.op in TAKES and not call.args:
         return "clone"  # x[None] has the elements of x
     if call.op == "batch_norm" and _TRUE_TRAINING not in call.args:
         return "batch_norm_fixed"
@@ -453,7 +447,7 @@ def bound(
     """The inputs of a call, tensors by number and numbers as `[number]`, and its other arguments; None if they do not
     fit the row. `shape` is that of the first input."""
     try:
-        places, named = _arguments(call.args)
+        places, named = written_arguments(call.args)
     except (ValueError, SyntaxError, RecursionError, MemoryError, OverflowError):
         return None
     inputs = _inputs(call, row, places, named)
@@ -469,54 +463,6 @@ def bound(
     if others.get("index", ()) is None or not all(map(_is_plain, others.values())):
         return None
     return inputs, others
-
-
-def _arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments in a text, by position and by name. Raises ValueError or SyntaxError for a text that is not a
-    list of literals."""
-    if len(text) > _LONGEST:
-        raise ValueError("too long")
-    if text.startswith("index="):
-        inside = text.removeprefix("index=")
-        if inside.startswith("("):
-            inside = inside[1:-1]
-        taken = ast.parse(f"x[{inside}]", mode="eval").body
-        if not isinstance(taken, ast.Subscript):
-            raise ValueError("no index")
-        parts = taken.slice.elts if isinstance(taken.slice, ast.Tuple) else [taken.slice]
-        return [], {"index": [_part(part) for part in parts]}
-    written = _NUMBER_BEHIND.sub(r"\2, \1", _TABLES.sub("", text))
-    call = ast.parse(f"f({written})", mode="eval").body
-    if not isinstance(call, ast.Call):
-        raise ValueError("no arguments")
-    named = {one.arg: _literal(one.value) for one in call.keywords if one.arg}
-    if len(named) < len(call.keywords):
-        raise ValueError("no names")
-    return [_literal(one) for one in call.args], named
-
-
-def _literal(tree: ast.expr) -> Any:
-    """The value of a literal, or of inf and nan with or without a sign."""
-    if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.USub) and isinstance(tree.operand, ast.Name):
-        return -_literal(tree.operand)
-    if isinstance(tree, ast.Name) and tree.id in _NUMBERS:
-        return _NUMBERS[tree.id]
-    return ast.literal_eval(tree)
-
-
-def _part(tree: ast.expr) -> Any:
-    if isinstance(tree, ast.Slice):
-        ends = (tree.lower, tree.upper, tree.step)
-        return _slice([None if end is None else ast.literal_eval(end) for end in ends])
-    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "slice":
-        return _slice([ast.literal_eval(one) for one in tree.args])
-    return ast.literal_eval(tree)
-
-
-def _slice(ends: list[Any]) -> slice:
-    if not 1 <= len(ends) <= 3 or not all(end is None or type(end) is int for end in ends) or ends[2:] == [0]:
-        raise ValueError("no slice")
-    return slice(*ends)
 
 
 def _inputs(

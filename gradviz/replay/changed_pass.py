@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gradviz.events.kinds import OpRan, Stepped
+from gradviz.events.kinds import Kind, OpRan, Stepped
 from gradviz.graph.model import GRAD, TENSOR, Graph, Node
 from gradviz.graph.model import LEAF as LEAF_NODE
 from gradviz.query.at_points import redefined, version_of
@@ -253,10 +253,11 @@ def what_if(
     without: Sequence[str] = (),
     sample: int | None = None,
 ) -> WhatIf:
-    """Run a pass again (None: the last), unchanged and with the edits. Raises ReplayError if that is impossible,
-    UnknownName if no tensor has a given name."""
+    """Run a pass again (None: the last that gave a set tensor a gradient, or the last), unchanged and with the edits.
+    Raises ReplayError if that is impossible, UnknownName if no tensor has a given name."""
     query = words.query
-    plan = plan_of(query, number)
+    number = number or _last_of(words, sets)
+    plan = plan_of(query, number, rebuilds=True)
     edits = edits_of(words, plan, sets, dtype, without)
     if sample is not None:
         edits = replace(edits, sample=sample, loss=_loss_of_samples(words, plan))
@@ -292,6 +293,19 @@ def _redefined(words: Words, plan: Plan, version: str) -> Iterator[str]:
         op = query.tensors.op(event) if event is not None and query.tensors.is_op(event) else None
         if op is not None and redefined(query, op, version_of(words.trace), version) is not None:
             yield words.expression(op.site, 40)
+
+
+def _last_of(words: Words, sets: Sequence[str]) -> int | None:
+    """The last pass in detail that gave a tensor a gradient of those to be set; None if there is none."""
+    table = words.trace.table(Kind.ACCUMULATED)
+    passes = [one.number for one in words.trace.passes if one.is_in_detail]
+    for name in (text.partition("=")[0].strip() for text in sets):
+        for typed in (name, (element_of(name) or ("",))[0]):
+            with suppress(UnknownName):
+                named = subject(words, typed, words.trace.count - 1)
+                found = set(table["in_pass"][table["tensor"] == named.tensor].tolist()).intersection(passes)
+                return max(found, default=None)
+    return None
 
 
 def _loss_of_samples(words: Words, plan: Plan) -> Call:
@@ -358,7 +372,7 @@ def mark_changes(words: Words, runner: Runner, graph: Graph, edits: Sequence[str
     sets a value (`x=4`) or leaves out a call (`detach@6`). Raises ReplayError if the pass does not run again with the
     recorded result, or if an edit names something that the pass does not have."""
     query = words.query
-    plan = plan_of(query, graph.pass_number)
+    plan = plan_of(query, graph.pass_number, rebuilds=True)
     sets = [text for text in edits if "=" in text]
     without = [text for text in edits if "=" not in text]
     changed = edits_of(words, plan, sets, "", without)
@@ -459,7 +473,7 @@ def scaled_step(words: Words, runner: Runner, number: int | None, text: str) -> 
     that cannot be known. The averages of SGD, Adam and similar optimizers do not depend on the rate, so the scaled step
     follows from the parameters before and after the step."""
     factor = _factor(text)
-    plan = plan_of(words.query, number)
+    plan = plan_of(words.query, number, rebuilds=True)
     stepped = step_behind(words.query, plan)
     if stepped.type not in _PROPORTIONAL:
         raise ReplayError(f"how a step of {clean(stepped.type)} depends on its learning rate is not known")

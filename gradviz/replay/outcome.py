@@ -135,7 +135,8 @@ class Check:
 
 
 def checked(query: Query, plan: Plan, outcome: Outcome) -> Check:
-    """The comparison of a replay's results with the recording."""
+    """The comparison of a replay's results with the recording. Raises ReplayError if calls were rebuilt, and give
+    other results."""
     differences: list[Difference] = []
     for (event, tensor), array in outcome.small.items():
         recorded = query.memory.value(tensor, event)
@@ -157,6 +158,8 @@ def checked(query: Query, plan: Plan, outcome: Outcome) -> Check:
         equal_gradients += not differs
         to_the_bit += not differs and recorded.array is not None
         differences += differs
+    if plan.remedy and (differences or roots + gradients == 0):
+        raise ReplayError(f"the calls cannot be told from their recorded arguments: {plan.remedy}")
     return Check(roots, equal_roots, gradients, equal_gradients, to_the_bit, tuple(differences))
 
 
@@ -260,23 +263,21 @@ def recorded_gradients(
 ) -> list[tuple[int, int, Snapshot]]:
     """The gradients that leaves received in the pass, as far as their values were kept: leaf, event and value."""
     trace = query.trace
-    accumulated = trace.table(Kind.ACCUMULATED)
+    accumulated, kept = trace.table(Kind.ACCUMULATED), trace.table(Kind.KEPT)
     in_pass = accumulated["in_pass"] == began.number
-    by_gradient = dict(
-        zip(accumulated["gradient"][in_pass].tolist(), accumulated["tensor"][in_pass].tolist(), strict=True)
-    )
-    kept = trace.table(Kind.KEPT)
-    gradients = []
-    for event in kept.events[trace.named(kept["how"], (GRADIENT,))].tolist():
-        if event <= began.index:
-            continue
-        kept_value = trace.event(event)
-        assert isinstance(kept_value, ValueKept)
-        leaf = by_gradient.get(kept_value.original, 0)
-        value = trace.snapshot(kept_value.copy, event) if leaf in leaves else None
-        if value is not None and value.stats is not None:
-            gradients.append((leaf, event, value))
-    return gradients
+    gradients, tensors = (accumulated[name][in_pass].tolist() for name in ("gradient", "tensor"))
+    by_gradient = dict(zip(gradients, tensors, strict=True))
+    states = [
+        (by_gradient.get(value.original, 0), event, value.copy)
+        for event in kept.events[trace.named(kept["how"], (GRADIENT,))].tolist()
+        if event > began.index and isinstance(value := trace.event(event), ValueKept)
+    ]
+    if not states:  # small gradients are kept where they arrive
+        states = [*zip(tensors, accumulated.events[in_pass].tolist(), gradients, strict=True)]
+    values = [(leaf, event, query.memory.value(one, event)) for leaf, event, one in states if leaf in leaves]
+    return [
+        (leaf, event, value) for leaf, event, value in values if value is not None and value.stats is not None
+    ]
 
 
 def has_hooks(query: Query, number: int) -> bool:

@@ -16,6 +16,8 @@ from gradviz.events.kinds import CallMade, Kind, PassBegan, ValueKept
 from gradviz.events.values import GRADIENT, INPUTS
 from gradviz.query.query import Query
 from gradviz.query.replayable_functions import DETACHING, base_name, is_without_grad
+from gradviz.query.writes import writes_by_any_name
+from gradviz.replay.op_calls import called
 from gradviz.system.paths import as_argument, file_name
 from gradviz.tracefile import Snapshot
 from gradviz.tracefile.sound import nested
@@ -69,13 +71,15 @@ class Call:
 
 @dataclass(frozen=True)
 class Plan:
-    """A pass that can run again. `starts` are its initial gradients, None where the program gave none."""
+    """A pass that can run again. `starts` are its initial gradients, None where the program gave none. The calls of a
+    plan with a `remedy` were rebuilt from texts: where they fail or give other results, this says what to do."""
 
     number: int
     began: PassBegan
     steps: tuple[Input | Call, ...]
     roots: tuple[int, ...]
     starts: tuple[np.ndarray | None, ...]
+    remedy: str = ""
 
     @property
     def inputs(self) -> list[Input]:
@@ -127,20 +131,26 @@ def argument_of(tree: Any, call: Call) -> Argument:
 
 
 def plan_of(
-    query: Query, number: int | None = None, without_grad: Sequence[CallMade] = (), also: tuple[int, ...] = ()
+    query: Query,
+    number: int | None = None,
+    without_grad: Sequence[CallMade] = (),
+    also: tuple[int, ...] = (),
+    rebuilds: bool = False,
 ) -> Plan:
     """The plan of pass `number` (None: the last that was recorded in detail and ran inside no other), with which the
     tensors of `also` can be computed, too. The calls of `without_grad`, which were made without grad mode, are made
-    again; the results of other such calls enter the pass as recorded. Raises ReplayError if the trace does not have
-    the data."""
+    again; the results of other such calls enter the pass as recorded. With `rebuilds` the calls may be rebuilt from the
+    ops. Raises ReplayError if the trace does not have the data."""
     trace = query.trace
     if "redacted" in trace.meta:
         raise ReplayError("a redacted trace has no elements: no pass of it can run again")
-    if trace.meta.get("values") != INPUTS:
-        script = file_name(trace.meta.get("script", ""))
-        program = f" {as_argument(clean(script))}" if script.endswith(".py") else ""
-        how = f"record it with gradviz trace --values inputs{program}"
-        raise ReplayError(f"this trace has no calls that can be made again: {how}")
+    script = file_name(trace.meta.get("script", ""))
+    program = f" {as_argument(clean(script))}" if script.endswith(".py") else ""
+    remedy = (
+        "" if trace.meta.get("values") == INPUTS else f"record it with gradviz trace --values inputs{program}"
+    )
+    if remedy and not rebuilds:
+        raise ReplayError(f"this trace has no calls that can be made again: {remedy}")
     if number is None:
         known = [backward_pass for backward_pass in query.trace.passes if backward_pass.is_in_detail]
         if not known:
@@ -152,10 +162,54 @@ def plan_of(
     began = query.passes.began(number)
     if not began.roots or not all(root.tensor for root in began.roots):
         raise ReplayError(f"pass {number} begins at a node, not at a tensor: it cannot run again")
-    events = list(_needed(query, began, without_grad, also))
-    steps = tuple(step_of(query, event) for event in reversed(events))
     roots = tuple(root.tensor for root in began.roots)
-    return Plan(number, began, steps, roots, tuple(_start(query, root, began.index) for root in began.roots))
+    if remedy:
+        steps = list(_rebuilt(query, (*roots, *also), began.index, remedy))
+    else:
+        steps = [step_of(query, event) for event in _needed(query, began, without_grad, also)]
+    starts = tuple(_start(query, root, began.index) for root in began.roots)
+    return Plan(number, began, tuple(reversed(steps)), roots, starts, remedy)
+
+
+def _rebuilt(query: Query, roots: Sequence[int], began: int, remedy: str) -> Iterator[Input | Call]:
+    """The steps of a pass that began at an event, the newest first, as far as ops and the values of small tensors give
+    them. Raises ReplayError."""
+    needed = dict.fromkeys(roots, began)  # the tensors that are needed, with the event of their first use
+    since: dict[int, int] = {}  # the tensors that calls make, with the event of the first of these calls
+    calls: set[int] = set()
+    ops = query.tensors.ops
+    for event in ops[: np.searchsorted(ops, began)][::-1].tolist():
+        op = query.tensors.op(event)
+        outputs = [tensor for tensor in op.outputs if tensor in needed]
+        if not outputs or not op.grad_enabled or op.in_pass or not any(op.inputs):
+            continue
+        if any(query.tensors.is_leaf_that_requires_grad(one, needed[one]) for one in outputs):
+            continue  # made without a node, and then made a leaf
+        inputs = tuple(dict.fromkeys(filter(None, op.inputs)))
+        if (made := called(op, inputs)) is None:
+            if any(query.tensors.requires_grad(one, event) for one in outputs):
+                reason = f"a call of {clean(op.op)} cannot be told from its recorded arguments"
+                raise ReplayError(f"{reason}: {remedy}")
+            continue
+        first = query.trace.shape(inputs[0])
+        written = tuple(one for one in op.outputs if one in inputs)
+        dtype = first[1] if first else ""
+        yield Call(event, op.site, *made, "", None, dtype, inputs, op.outputs, written)
+        calls.add(event)
+        for one in op.outputs:
+            needed.pop(one, None)
+            since[one] = event + 1
+        needed.update(dict.fromkeys(inputs, event))
+    for one, first_use in needed.items():
+        is_written = first_use in calls and query.tensors.is_written(one, first_use)
+        value = query.memory.value(one, first_use - is_written)
+        if value is None or value.array is None:
+            raise ReplayError(f"the elements of {clean(query.labels.of(one))} were not kept: {remedy}")
+        is_leaf = query.tensors.is_leaf_that_requires_grad(one, first_use)
+        yield Input(first_use - 1, LEAF if is_leaf else DATA, one, value)
+    for one, event in {**since, **needed}.items():
+        if set(writes_by_any_name(query, one, event, began)) - calls:
+            raise ReplayError(f"{clean(query.labels.of(one))} was changed in place: {remedy}")
 
 
 def _needed(

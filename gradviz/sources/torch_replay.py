@@ -70,7 +70,10 @@ class TorchRunner:
     def run(self, plan: Plan, edits: Edits, graph: Graph | None = None) -> Outcome:
         """Run a plan. Raises ReplayError if a call fails, or is not in the table."""
         with self.alone():
-            return Replay(self, plan, edits, graph).outcome()
+            try:
+                return Replay(self, plan, edits, graph).outcome()
+            except ReplayError as error:
+                raise ReplayError(f"{error}; {plan.remedy}") if plan.remedy else error from None
 
     def sent_along(self, plan: Plan, graph: Graph, ways: Sequence[Sequence[Edge]]) -> list[np.ndarray]:
         """The gradient that each way, from a root on, would bring if no other gradient met it. Raises ReplayError if

@@ -648,7 +648,7 @@ def test_arguments_that_are_no_plain_numbers_are_refused(
 ) -> None:
     from gradviz.page import other_values
 
-    read = other_values._arguments
-    monkeypatch.setattr(other_values, "_arguments", lambda text: read(arguments))
+    read = other_values.written_arguments
+    monkeypatch.setattr(other_values, "written_arguments", lambda text: read(arguments))
     text = SMALL.replace("y = x * w", "y = torch.add(x, w)")
     assert "is no call that the page can compute" in again_of(tmp_path, "odd", text)["reason"]

@@ -71,7 +71,7 @@ def test_a_value_that_cannot_be_set_leaves_the_others(path: Path) -> None:
 
 
 def test_a_trace_that_cannot_run_again_says_how_to_record_it(tmp_path: Path) -> None:
-    with gradviz.record(tmp_path / "run.gradviz", with_torch=False):
+    with gradviz.record(tmp_path / "run.gradviz", values="none", with_torch=False):
         (torch.tensor(3.0, requires_grad=True) ** 2).backward()
     told = shown(tmp_path / "run.gradviz", "set x = 1")
     assert any("record it with gradviz trace --values inputs" in line for line in told)

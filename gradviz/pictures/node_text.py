@@ -123,7 +123,7 @@ def facts(node: Node) -> str:
         parts.append("requires_grad")
     elif node.parameter:
         parts.append("buffer" if node.buffer else "frozen")
-    elif node.name is not None:
+    elif node.name is not None or node.op == "earlier":
         parts.append("requires_grad=False")
     if node.root:
         parts.append("root")

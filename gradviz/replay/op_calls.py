@@ -1,7 +1,5 @@
 """The call that an op was, rebuilt from the text of its arguments: for traces that recorded no calls."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Sequence

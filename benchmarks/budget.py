@@ -21,14 +21,14 @@ torch.set_num_threads(1)
 torch.manual_seed(0)
 which, steps = sys.argv[1], int(sys.argv[2])
 if which == "mlp":
-    model, shape = nn.Sequential(nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)), (64, 128)
+    layers, shape = [nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)], (64, 128)
 elif which == "cnn":
-    model, shape = nn.Sequential(
-        nn.Conv2d(3, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.Flatten(), nn.Linear(5408, 10)
-    ), (16, 3, 32, 32)
+    first = [nn.Conv2d(3, 16, 3), nn.ReLU(), nn.MaxPool2d(2)]
+    layers, shape = [*first, nn.Conv2d(16, 32, 3), nn.ReLU(), nn.Flatten(), nn.Linear(5408, 10)], (16, 3, 32, 32)
 else:
     layers = [layer for _ in range(100) for layer in (nn.Linear(64, 64), nn.LayerNorm(64), nn.ReLU())]
-    model, shape = nn.Sequential(*layers, nn.Linear(64, 10)), (32, 64)
+    layers, shape = [*layers, nn.Linear(64, 10)], (32, 64)
+model = nn.Sequential(*layers)
 optimizer = torch.optim.Adam(model.parameters())
 x, y = torch.randn(shape), torch.randint(0, 10, shape[:1])
 began = time.thread_time()

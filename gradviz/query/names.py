@@ -74,16 +74,18 @@ class Names(Lookup):
     def in_collections(self) -> dict[int, str]:
         """The tensors that no op made, and that a list, tuple or dict holds which is assigned to a variable: `a[0]`,
         `w["bias"]`."""
+        files = {site.place.file for site in self.trace.sites.values()}
+        trees = {file: tree for file in files if (tree := parsed(self.trace, file)) is not None}
+        elements = {file: elements_of(tree) for file, tree in trees.items()}
+        element_at = {number: self._element_at(number, elements) for number in self.trace.sites}
+        if any(element is not None and element.counts for element in element_at.values()):
+            self.trace.reach_all()  # all are counted
         made, changed = self.trace.table(Kind.TENSOR), self.trace.table(Kind.REQUIRES_GRAD_CHANGED)
         is_held = ~self.trace.named(made["how"], _UNASSIGNED)
         pairs = chain(
             zip(made.sites[is_held].tolist(), made["tensor"][is_held].tolist(), strict=True),
             zip(changed.sites.tolist(), changed["tensor"].tolist(), strict=True),
         )
-        files = {site.place.file for site in self.trace.sites.values()}
-        trees = {file: tree for file in files if (tree := parsed(self.trace, file)) is not None}
-        elements = {file: elements_of(tree) for file, tree in trees.items()}
-        element_at = {number: self._element_at(number, elements) for number in self.trace.sites}
         counts: Counter[Element] = Counter()
         names_of: dict[int, str] = {}
         for number, tensor in pairs:

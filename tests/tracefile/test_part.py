@@ -142,6 +142,23 @@ def test_a_part_is_as_the_whole_for_every_example(program: Path, tmp_path: Path)
     check_same_steps(trace, tmp_path / "other.gradviz", [9], most=6, seed=len(program.stem))
 
 
+def test_a_part_counts_the_elements_of_a_list_as_the_whole_does(tmp_path: Path) -> None:
+    program = tmp_path / "p.py"
+    program.write_text(
+        "import torch\n"
+        "layers = [torch.ones(2, requires_grad=True) for _ in range(6)]\n"
+        "for one in layers[::-1]:\n    (one * 2).sum().backward()\n"
+    )
+    trace = recorded(program, tmp_path / "run.gradviz")
+    with open_trace(recut(trace, tmp_path / "other.gradviz", [1])) as other:
+        part = part_of(other)
+        graph = build(part, part.pass_numbers[-1])
+    assert [node.name for node in graph.nodes.values() if node.is_leaf and node.requires_grad] == [
+        "layers[0]"
+    ]
+    check_same(trace, tmp_path / "other.gradviz", [1])
+
+
 def of_the_zoo(count: int, first: int = 0) -> list[Program]:
     """So many programs, spread over the zoo: the tests take as long when it grows."""
     own = [program for program in ALL if not program.needs_torch]

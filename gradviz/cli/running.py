@@ -38,6 +38,7 @@ from gradviz.sources.ranks_here import of_rank, of_this_rank, rank_meta
 from gradviz.sources.script import Outcome, Running, Target
 from gradviz.system.paths import as_argument
 from gradviz.tracefile import Budget, Trace, TraceError, if_long, open_trace
+from gradviz.tracefile.chosen import BUDGET
 from gradviz.tracefile.file import beside, claim_first, first_bytes
 from gradviz.tracefile.opening import pattern_of, rank_in
 from gradviz.tracefile.sites import is_users
@@ -349,6 +350,8 @@ def _counts(trace: Trace, found: Overview) -> Text:
     if found.kept:
         passes += f" of {trace.passes_begun:,} kept ({found.kept})"
     passes += of_passes(found.passes, found.detailed, found.shapes)
+    if trace.meta.get("passes", "").endswith(BUDGET):
+        passes += " (--passes all records each)"
     counts = f"{plural(found.ops, 'operation')}, {passes}, {plural(found.events, 'event')}"
     return _line("recorded", f"{counts} → {trace.path}", "bold")
 

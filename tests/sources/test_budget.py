@@ -130,3 +130,16 @@ def test_what_is_no_share_is_refused(text: str, gradviz: Run, tmp_path: Path) ->
     done = gradviz("trace", "--budget", text, tmp_path / "program.py")
     assert done.returncode == 2
     assert f"{text!r} is not of the form 10%" in done.stderr
+
+
+@pytest.mark.slow
+def test_the_summary_of_a_long_run_says_how_to_record_each_pass(
+    gradviz_here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_SHORT_SECONDS", 0)
+    program = "import gradviz.engine as torch\nw = torch.ones(2, requires_grad=True)\n"
+    (tmp_path / "program.py").write_text(f"{program}for _ in range(130):\n    w.sum().backward()\n")
+    told = gradviz_here("trace", tmp_path / "program.py").stderr
+    assert "130 backward passes" in told
+    assert "(--passes all records each)" in told
+    assert "(--passes all" not in gradviz_here("trace", "--passes", "all", tmp_path / "program.py").stderr

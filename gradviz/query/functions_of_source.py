@@ -2,7 +2,7 @@
 `images` of `model(images)` for the `x` that its `forward` reads."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -43,14 +43,18 @@ class Element(NamedTuple):
     line: int
 
 
-def elements_of(tree: ast.Module) -> dict[tuple[int, int, int, int], Element]:
+def elements_of(tree: ast.Module, lines: Sequence[str]) -> dict[tuple[int, int, int, int], Element]:
     """The elements of the collections that a file assigns to variables, by the places of their expressions: line and
-    column of both ends, in bytes. Comprehensions only where they run once, outside of functions and loops."""
+    column of both ends, in characters. Comprehensions only where they run once, outside of functions and loops."""
     found = {}
 
     def add(one: ast.expr, path: str, counts: bool = False) -> None:
-        ends = one.lineno, one.col_offset, one.end_lineno or 0, one.end_col_offset or 0
-        found[ends] = Element(path, counts, one.lineno)
+        begin, end = one.lineno, one.end_lineno or one.lineno
+        columns = (
+            len(lines[line - 1].encode()[:column].decode(errors="ignore"))  # a tree counts bytes
+            for line, column in ((begin, one.col_offset), (end, one.end_col_offset or 0))
+        )
+        found[begin, next(columns), end, next(columns)] = Element(path, counts, begin)
 
     for node in ast.walk(tree):
         if isinstance(node, ast.Return) and node.value is not None:

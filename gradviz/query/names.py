@@ -14,7 +14,6 @@ from itertools import chain, pairwise
 import numpy as np
 
 from gradviz.events.kinds import TIED, Event, Kind, OpRan, PassBegan, Produced, Received, TensorMade
-from gradviz.events.site import Place
 from gradviz.query.functions_of_source import Element, PassedArguments, elements_of, parsed, readable
 from gradviz.query.nodes import Nodes
 from gradviz.query.ops import ARGUMENTS, INSIDE, LOSSES, written
@@ -76,7 +75,7 @@ class Names(Lookup):
         `w["bias"]`."""
         files = {site.place.file for site in self.trace.sites.values()}
         trees = {file: tree for file in files if (tree := parsed(self.trace, file)) is not None}
-        elements = {file: elements_of(tree) for file, tree in trees.items()}
+        elements = {file: elements_of(tree, self.trace.source(file)) for file, tree in trees.items()}
         element_at = {number: self._element_at(number, elements) for number in self.trace.sites}
         if any(element is not None and element.counts for element in element_at.values()):
             self.trace.reach_all()  # all are counted
@@ -101,20 +100,13 @@ class Names(Lookup):
         """The element that the value of a site is, or becomes as what its function returns; None if there is none."""
         site = self.trace.sites.get(number)
         while site is not None:
-            element = elements.get(site.place.file, {}).get(self._ends(site.place))
+            place = site.place
+            ends = place.line, place.col, place.end_line, place.end_col
+            element = elements.get(place.file, {}).get(ends)
             if element is None or element.path:
                 return element
             site = self.trace.sites.get(site.parent) if 0 < site.parent < site.number else None
         return None
-
-    def _ends(self, place: Place) -> tuple[int, int, int, int]:
-        """The line and the column of both ends of a place; columns in bytes, as syntax trees have them."""
-        lines = self.trace.source(place.file)
-        bytes_before = [
-            len(lines[line - 1][:column].encode()) if 0 < line <= len(lines) else -1
-            for line, column in ((place.line, place.col), (place.end_line, place.end_col))
-        ]
-        return place.line, bytes_before[0], place.end_line, bytes_before[1]
 
     def _are_written_in_their_lines(self, events: np.ndarray) -> np.ndarray:
         """Whether the line of each op in place calls the op, or a module that does; true if the line is not known. A

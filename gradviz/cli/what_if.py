@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console, Group
+from rich.console import Console
 
 from gradviz.cli.common import fail, json_option, opened, pass_option, trace_argument
 from gradviz.compare.compiled import compiled as compiled_pass
@@ -19,7 +19,6 @@ from gradviz.replay.changed_pass_text import (
     what_if_json,
     what_if_text,
 )
-from gradviz.replay.outcome import Runner
 from gradviz.replay.samples import samples as samples_of
 from gradviz.words.escape import json_text
 from gradviz.words.words import Words
@@ -96,45 +95,34 @@ def what_if(
     here.
     """
     is_edited = bool(sets or dtype or without) or sample is not None
-    if samples and (is_edited or scale):
-        fail("--samples shows the pass as it was: leave out what is to be different")
-    if scale and is_edited:
-        fail("--scale is about the step behind the pass: leave out what else is to be different")
-    if compiled and (is_edited or scale or samples):
-        fail("--compiled shows the pass as it was: leave out what is to be different")
+    alone = {"--compiled": compiled, "--samples": samples, "--scale": scale}
+    named = [option for option, is_asked in alone.items() if is_asked]
+    if named and len(named) + is_edited > 1:
+        fail(f"{named[0]} shows the pass as it was: leave out what else is to be different")
     if backend and not compiled:
         fail("--backend says what compiles with --compiled")
-    from gradviz.sources.torch_replay import TorchTerms, runner_of
+    from gradviz.sources.torch_replay import runner_of
 
     with opened(trace) as recorded:
         words = Words(recorded)
         runner = runner_of(words.query, words.at_line)
+        found: Any
         if compiled:
-            _show_compiled(words, runner, backend or "aot_eager", number, as_json)
-            return
-        if samples:
-            parts = samples_of(words.query, TorchTerms(runner), number)
-            _show(samples_json(words, parts) if as_json else samples_text(words, parts))
-            return
-        if scale:
-            step = scaled_step(words, runner, number, scale)
-            _show(scaled_step_json(words, step) if as_json else scaled_step_text(words, step))
-            return
-        result = what_if_of(words, runner, number, sets, dtype or "", without, sample)
-        _show(what_if_json(words, result) if as_json else what_if_text(words, result))
+            from gradviz.sources.compiled_replay import compiling_runner_of
 
-
-def _show_compiled(words: Words, runner: Runner, backend: str, number: int | None, as_json: bool) -> None:
-    from gradviz.sources.compiled_replay import compiling_runner_of
-
-    compiling = compiling_runner_of(words.query, backend, words.at_line)
-    result = compiled_pass(words, runner, compiling, backend, number)
-    _show(compiled_json(words, result) if as_json else compiled_text(words, result))
-
-
-def _show(shown: dict[str, Any] | Group) -> None:
-    """Print data as JSON, or text."""
-    if isinstance(shown, dict):
-        click.echo(json_text(shown))
-    else:
-        Console(highlight=False).print(shown)
+            by = backend or "aot_eager"
+            compiling = compiling_runner_of(words.query, by, words.at_line)
+            ways: tuple[Any, Any] = compiled_json, compiled_text
+            found = compiled_pass(words, runner, compiling, by, number)
+        elif samples:
+            ways, found = (samples_json, samples_text), samples_of(words.query, runner, number)
+        elif scale:
+            ways, found = (scaled_step_json, scaled_step_text), scaled_step(words, runner, number, scale)
+        else:
+            ways = what_if_json, what_if_text
+            found = what_if_of(words, runner, number, sets, dtype or "", without, sample)
+        as_data, as_text = ways
+        if as_json:
+            click.echo(json_text(as_data(words, found)))
+        else:
+            Console(highlight=False).print(as_text(words, found))

@@ -101,6 +101,24 @@ class TorchRunner:
 
         return vjp
 
+    def terms(self, plan: Plan, last: Call, most: int) -> list[Term]:
+        """The terms of the loss that a call made, in order: see gradviz.replay.samples.TermRunner."""
+        with self.alone():
+            replay = Replay(self, plan, Edits(), None)
+            replay.make_calls()
+            parts = scaled(replay, last, parts_of(replay, last))
+            losses = [float(part) for part in parts.detach()]
+            sizes = [abs(loss) if np.isfinite(loss) else np.inf for loss in losses]
+            chosen = set(sorted(range(len(losses)), key=lambda at: -sizes[at])[:most])
+            start = replay.starts([replay.tensor(plan.roots[0])])[0]
+            terms = []
+            for at, loss in enumerate(losses):
+                starts = [None if start is None else start.reshape(())]
+                gradients = replay.gradients([parts[at]], starts, True) if at in chosen else {}
+                norms = {leaf: float(of.double().norm()) for leaf, of in gradients.items() if of is not None}
+                terms.append(Term(at, loss, norms))
+            return terms
+
     @contextmanager
     def alone(self) -> Iterator[None]:
         """A context in which memory is limited, and neither random numbers nor settings of this process change."""
@@ -484,41 +502,6 @@ def _formed(gradient: torch.Tensor, form: Any) -> torch.Tensor:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-class TorchTerms:
-    """PyTorch, or gradviz's engine, as a `TermRunner`."""
-
-    def __init__(self, runner: TorchRunner) -> None:
-        self.runner = runner
-
-    def terms(self, plan: Plan, last: Call, most: int) -> list[Term]:
-        """The terms of the loss that call `last` made: see TermRunner."""
-        with self.runner.alone():
-            replay = Replay(self.runner, plan, Edits(), None)
-            replay.make_calls()
-            return _terms(replay, last, most)
-
-
-def _terms(replay: Replay, last: Call, most: int) -> list[Term]:
-    root = replay.tensor(replay.plan.roots[0])
-    parts = scaled(replay, last, parts_of(replay, last))
-    losses = [float(part) for part in parts.detach()]
-    order = sorted(
-        range(len(losses)), key=lambda at: -abs(losses[at]) if np.isfinite(losses[at]) else -np.inf
-    )
-    chosen = set(order[:most])
-    start = next(None if start is None else start.reshape(()) for start in replay.starts([root]))
-    return [
-        Term(at, value, _norms(replay.gradients([parts[at]], [start], True)) if at in chosen else {})
-        for at, value in enumerate(losses)
-    ]
-
-
-def _norms(gradients: dict[int, torch.Tensor | None]) -> dict[int, float]:
-    return {
-        leaf: float(gradient.double().norm()) for leaf, gradient in gradients.items() if gradient is not None
-    }
 
 
 _OF_CLASSES = frozenset(("cross_entropy", "nll_loss", "linear_cross_entropy"))

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from gradviz.query.query import Query  # noqa: E402
 from gradviz.replay.plan import ReplayError  # noqa: E402
 from gradviz.replay.samples import Samples, samples  # noqa: E402
-from gradviz.sources.torch_replay import TorchRunner, TorchTerms  # noqa: E402
+from gradviz.sources.torch_replay import TorchRunner  # noqa: E402
 from gradviz.tracefile import open_trace  # noqa: E402
 from tests.invoked import invoked  # noqa: E402
 from tests.replay.replayed_programs import recorded  # noqa: E402
@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
 
 def told_apart(path: Path, program: Callable[[], object]) -> Samples:
     with open_trace(recorded(path, program)) as trace:
-        return samples(Query(trace), TorchTerms(TorchRunner()))
+        return samples(Query(trace), TorchRunner())
 
 
 def line(path: Path) -> Samples:

@@ -208,7 +208,7 @@ def _facts(trace: Trace, found: Overview) -> dict[str, str]:
     passes += of_passes(found.passes, found.detailed, found.shapes)
     left_out = clean(meta.get("left_out", ""))
     return {
-        "run": _program(trace),
+        "run": (f"{meta['run']}: " if "run" in meta else "") + _program(trace),
         "ended": _ending(found, trace),
         **({"stopped": f"the recording, before the run: {found.stopped}"} if found.stopped else {}),
         "events": f"{found.events:,}",

@@ -365,6 +365,11 @@ class record:
             self.recorder = None
 
 
+def under_way() -> record | None:
+    """The innermost recording that is under way; None if nothing is recorded."""
+    return _recording[-1] if _recording else None
+
+
 def where_recorded(tensor: Any) -> tuple[Path, Numbers] | None:
     """The file that a tensor at hand was recorded in, and the tensor numbers of that recording: the newest that has
     the tensor. None if there is none."""

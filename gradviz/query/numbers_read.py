@@ -22,7 +22,7 @@ from gradviz.query.functions_of_source import called
 from gradviz.query.ops import CONVERTING, COPYING
 from gradviz.query.query import Query
 from gradviz.query.source_trees import assigned_before, trees
-from gradviz.sets import distinct
+from gradviz.sets import contained, distinct
 from gradviz.tracefile import Site
 
 _FAR = 8  # the most copies between a tensor with a graph and the one that is read
@@ -34,6 +34,9 @@ _BINARY: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Pow: math.pow,
 }  # fmt: skip
 _CONVERSIONS: dict[str, Callable[[float], float]] = {"float": float, "int": int, "abs": abs}
+_CONVERSIONS |= {
+    f"math.{one}": getattr(math, one) for one in ("exp", "log", "sqrt", "tanh", "sin", "cos", "log1p")
+}
 _Values = dict[ast.AST, float | None]
 
 
@@ -64,12 +67,13 @@ class NumbersRead:
     def __init__(self, query: Query) -> None:
         self.query = query
         self.reads = query.trace.table(Kind.NUMBER_READ).events
-        self._begins = np.array([backward_pass.first for backward_pass in query.trace.passes])
+        begun = query.trace.table(Kind.PASS_BEGAN)
+        self._begins = begun.events[~query.trace.named(begun["how"], ("grad",))]
         self.of_op = cache(self._of_op)
         self._tree, self._way = cache(self._parsed), cache(lambda event: list(self._followed(event)))
 
     def _of_op(self, event: int) -> list[Reading]:
-        """The reads since the last pass that an op has its numbers from."""
+        """The reads since the last backward() that an op has its numbers from."""
         begins = self._begins[self._begins < event]
         first, last = np.searchsorted(self.reads, (begins[-1] if len(begins) else 0, event))
         op = self.query.tensors.op(event)
@@ -92,14 +96,19 @@ class NumbersRead:
 
     def first_use(self, tensors: Container[int], since: int) -> tuple[int, Reading] | None:
         """The first node on the way to a root, made after the event `since`, whose op has its numbers from one of these
-        tensors, and the read; None if there is none."""
-        made = self.query.trace.table(Kind.NODE)
+        tensors, or the first op that gives such a node a result without a graph; and the read. None if there is
+        none."""
+        made, ops = self.query.trace.table(Kind.NODE), self.query.trace.table(Kind.OP)
         ran = self.query.nodes.have_run & (made.events > since) & (made["op"] >= 0)
-        for site in distinct(made.sites[ran]).tolist() if len(self.reads) else ():
-            at = int((ran & (made.sites == site)).argmax())
-            for reading in self.of_op(int(made["op"][at])):
+        own, inputs = contained(ops.events, made["op"][ran]), ops.lists("inputs")
+        given = contained(ops.lists("outputs").firsts, inputs.values[own[inputs.owners]])
+        own |= given & (ops.events > since) & ~contained(ops.events, made["op"])
+        for site in distinct(ops.sites[own]).tolist() if len(self.reads) else ():
+            event = int(ops.events[(own & (ops.sites == site)).argmax()])
+            for reading in self.of_op(event):
                 if reading.tensor in tensors:
-                    return int(made.events[at]), reading
+                    nodes = made.events[made["op"] == event].tolist()
+                    return [*nodes, event][0], reading
         return None
 
     # --- where a number goes
@@ -147,7 +156,10 @@ class NumbersRead:
             if node is None:
                 return
             if site.number == read.site and not (isinstance(node, ast.Call) and called(node) == read.how):
-                value = None  # a function of the number, as `math.sin(x)`
+                inner = node.args[0] if isinstance(node, ast.Call) and len(node.args) == 1 else None
+                value = (
+                    self._value(node, {inner: value}, site) if inner else None
+                )  # of a function, as `math.sin(x)`
             yield _Stop(node, value, site)
             outer, key, value = self._around(node, value, site)
             parent = self._tree(site.place.file)[1].get(outer)
@@ -223,7 +235,10 @@ class NumbersRead:
                     return _BINARY[type(node.op)](left, right)
         if isinstance(node, ast.Call) and len(node.args) == 1:
             convert, inner = _CONVERSIONS.get(ast.unparse(node.func)), self._value(node.args[0], values, site)
-            return float(convert(inner)) if convert and inner is not None and math.isfinite(inner) else None
+            with suppress(ArithmeticError, ValueError):
+                return (
+                    float(convert(inner)) if convert and inner is not None and math.isfinite(inner) else None
+                )
         return None
 
     def _node(self, site: Site | None) -> ast.AST | None:

@@ -16,22 +16,24 @@ Example:
 Cure: use a tenth of the learning rate, or a hundredth if the norm grows ninefold or more in a step; or clip the
 gradients.
 
-Not reported: a range test, which raises the rate on purpose; a NaN that the program itself writes into a parameter or
-its gradient, which is `nonfinite-forward`.
+Not reported: a range test, which raises the rate on purpose; gradients that are clipped before each step; a NaN that
+the program itself writes into a parameter or its gradient, which is `nonfinite-forward`.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from gradviz.diagnose.nonfinite import Origin, Source, first_bad, is_finite
 from gradviz.diagnose.norms import norms_of_passes, range_tests
-from gradviz.diagnose.rule import ERROR, WARNING, Case, Edit, Fix, Found, Need, Rule, Spot, Threshold
+from gradviz.diagnose.rule import ERROR, WARNING, Case, Edit, Fix, Found, Kind, Need, Rule, Spot, Threshold
+from gradviz.query.ledger import Ledger
 from gradviz.query.optimizer_steps import number_of, settings_of
 from gradviz.query.training import STEPPED
 from gradviz.sets import contained
+from gradviz.tracefile import PassInfo
 from gradviz.words.numbers import number
 
 _LEAST, _LEAST_FINITE = 3, 5  # passes, with and without an overflow at the end
@@ -64,6 +66,8 @@ def lr_too_large(case: Case) -> Iterator[Found]:
             continue
         if np.mean(np.diff(rising) > 0) < _RISING:
             continue
+        if _are_clipped(case, passes, growth):
+            continue
         begins = passes[0].first
         first = int(steps[np.searchsorted(steps, begins)]) if steps[-1] > begins else int(steps[0])
         if contained(np.array([first]), case.of(range_tests)).any():
@@ -79,6 +83,15 @@ def lr_too_large(case: Case) -> Iterator[Found]:
         return
     if origin is not None and origin.source is Source.STEP:
         yield _one_step(case, origin)
+
+
+def _are_clipped(case: Case, passes: Sequence[PassInfo], growth: float) -> bool:
+    """Whether the program clips gradients, and the changes by the steps behind these passes do not grow so much."""
+    rows, firsts = case.query.of(Ledger).rows, [one.first for one in case.trace.passes]
+    before = np.append(0, firsts)[np.searchsorted(firsts, rows.steps)]
+    own = contained(before, [one.first for one in passes]) & np.isfinite(rows.changes) & (rows.changes > 0)
+    changes = rows.changes[own] if len(case.trace.table(Kind.CLIPPED)) else rows.changes[:0]
+    return len(changes) > 0 and bool(changes.max() < growth * changes.min())
 
 
 def _part(norms: np.ndarray) -> tuple[str, str]:

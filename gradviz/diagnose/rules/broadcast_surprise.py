@@ -15,7 +15,8 @@ Example:
 
 Cure: give both the same shape: `prediction.squeeze(1)` or `target.unsqueeze(1)`.
 
-Not reported: two sides that both require grad, or that both do not; a dimension of size 1 that an op has made on
+Not reported: two sides that both require grad, or that both do not, unless what they make is compared with one value
+for each row; a dimension of size 1 that an op has made on
 purpose (`unsqueeze`, `keepdim=True`), as for a comparison of all pairs.
 """
 
@@ -43,6 +44,7 @@ _ON_PURPOSE = SELECTING | {"unsqueeze", "unsqueeze_", "expand_dims"}
 _ONE_BY_ONE = REGRESSION_LOSSES | {"binary_cross_entropy", "binary_cross_entropy_with_logits"}
 _OPS = 64  # the most ops of one line that are looked at
 _EXPANDING = "expand"
+_KEEPING, _ENDING = SUMS | MULTIPLYING | COPYING | {_EXPANDING}, REDUCTIONS | _ONE_BY_ONE
 
 
 @Rule(
@@ -80,7 +82,8 @@ def _cure(case: Case, op: OpRan, sides: list[int]) -> Fix | str:
     show the operands."""
     operands = _operands(expression_at(case.query, op.site))
     dims = [len(_shape(case, tensor)) for tensor in sides]
-    if len(operands) != 2 or dims[0] == dims[1]:
+    are_learnt = all(case.query.tensors.requires_grad(one, op.index) for one in sides) and op.op in SUMS
+    if len(operands) != 2 or dims[0] == dims[1] or are_learnt:
         return "give both the same shape: prediction.squeeze(-1), or target.unsqueeze(-1)"
     place = dims.index(min(dims))
     flat = operands[place]
@@ -147,7 +150,25 @@ def _surprises(case: Case, op: OpRan, sides: list[int]) -> bool:
         return False
     behind = (op_behind(case.query, tensor, COPYING | MULTIPLYING) for tensor in (flat, column))
     by_layers = [op is not None and op.op in PRODUCTS for op in behind]  # without a graph
-    return wanting[0] != wanting[1] or (not any(wanting) and by_layers == [False, True])
+    is_of_layers = wanting[0] != wanting[1] or (not any(wanting) and by_layers == [False, True])
+    return is_of_layers or _meets_single_values(case, op.outputs[0], rows)
+
+
+def _meets_single_values(case: Case, square: int, rows: int) -> bool:
+    """Whether a square of N rows ends as a scalar, and meets on the way, element by element, N values that were not
+    computed from it: no program compares all pairs with one value for each row."""
+    results, waiting, is_met = case.downstream.results(square, _OPS), [square], False
+    while waiting:
+        tensor = waiting.pop()
+        for op in map(case.query.tensors.op, case.downstream.readers(tensor)):
+            shape = _shape(case, op.outputs[0]) if op.outputs else ()
+            is_one_by_one = op.rule.elementwise or op.op in _KEEPING | (_ENDING if shape == () else set())
+            if op.in_pass or not is_one_by_one or shape not in ((), (rows, rows)) or len(results) == _OPS:
+                return False
+            others = (_unexpanded(case, one, op.site) for one in op.inputs if one not in results)
+            is_met |= any(_shape(case, one) in ((rows,), (rows, 1)) for one in others)
+            waiting += [one for one in op.outputs if shape]
+    return is_met
 
 
 def _is_summed(case: Case, tensor: int) -> bool:

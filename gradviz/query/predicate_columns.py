@@ -382,17 +382,10 @@ FIELDS: dict[str, Field] = {
         lambda now: (now.index + 1,),
     ),
     "pass": Field(
-        NUMBER,
-        "the backward pass, 0 in forward",
-        lambda c: _numbers(c.passes),
-        lambda now: (now.in_pass,),
+        NUMBER, "the backward pass, 0 in forward", lambda c: _numbers(c.passes), lambda now: (now.in_pass,)
     ),
     "version": Field(
-        NUMBER,
-        "the version that a write made",
-        TraceColumns.versions,
-        lambda now: now.versions(),
-        _MAKING,
+        NUMBER, "the version that a write made", TraceColumns.versions, lambda now: now.versions(), _MAKING
     ),
     "depth": Field(
         NUMBER,
@@ -402,11 +395,7 @@ FIELDS: dict[str, Field] = {
     ),
     "op": _text("the op's name", "op", Kind.OP, Kind.KERNEL),
     "grad_fn": Field(
-        TEXT,
-        "the node's name",
-        lambda c: c.grad_fns,
-        lambda now: (now.grad_fn,),
-        frozenset(_AT_NODE),
+        TEXT, "the node's name", lambda c: c.grad_fns, lambda now: (now.grad_fn,), frozenset(_AT_NODE)
     ),
     "kind": Field(TEXT, "the kind of the event", lambda c: c.kinds, lambda now: (now.kind.name.lower(),)),
     "name": Field(
@@ -425,11 +414,7 @@ FIELDS: dict[str, Field] = {
         "the maker or writer (ones, SGD)", "how", Kind.TENSOR, Kind.MUTATED, Kind.PASS_BEGAN, Kind.TANGENT
     ),
     "shape": Field(
-        TEXT,
-        "the shape of a new tensor, as 8x3",
-        TraceColumns.shapes,
-        lambda now: now.shapes(),
-        _MAKING,
+        TEXT, "the shape of a new tensor, as 8x3", TraceColumns.shapes, lambda now: now.shapes(), _MAKING
     ),
     "nan": Field(
         FLAG,

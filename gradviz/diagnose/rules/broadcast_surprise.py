@@ -29,15 +29,7 @@ from gradviz.diagnose.fix import Edit, Fix, Spot, bracketed
 from gradviz.diagnose.rule import WARNING, Case, Found, Need, Rule
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.query.flow import op_behind, op_of
-from gradviz.query.ops import (
-    COPYING,
-    MULTIPLYING,
-    PRODUCTS,
-    REDUCTIONS,
-    REGRESSION_LOSSES,
-    SELECTING,
-    SUMS,
-)
+from gradviz.query.ops import COPYING, MULTIPLYING, PRODUCTS, REDUCTIONS, REGRESSION_LOSSES, SELECTING, SUMS
 from gradviz.query.source_trees import expression_at
 
 _ON_PURPOSE = SELECTING | {"unsqueeze", "unsqueeze_", "expand_dims"}

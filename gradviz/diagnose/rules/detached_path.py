@@ -192,11 +192,7 @@ def _as_numbers(case: Case) -> Iterator[Found]:
         yield Found(
             f"{lacks_gradient(case, leaves)}: {reading} is a plain number, "
             "through which no gradient flows back",
-            Fix(
-                cure,
-                without_cut,
-                reading,
-            ),
+            Fix(cure, without_cut, reading),
             (event, *filter(None, (case.query.tensors.maker(result),))),
             site=case.query.of(Lacks).place(lacks[0]),
             tensors=leaves,

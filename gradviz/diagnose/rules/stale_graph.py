@@ -89,12 +89,7 @@ def _line(case: Case, site: int, rows: list[tuple[int, int, int, int]]) -> Stale
     rounds = distinct(np.searchsorted(firsts, [event for event, _ in nodes]))
     passes = tuple(sorted({number for *_, number, _ in rows}))
     return Stale(
-        site,
-        nodes[0][1],
-        nodes[0][0],
-        passes,
-        tuple(sorted({leaf for *_, leaf in rows})),
-        len(rounds) > 1,
+        site, nodes[0][1], nodes[0][0], passes, tuple(sorted({leaf for *_, leaf in rows})), len(rounds) > 1
     )
 
 

@@ -33,14 +33,7 @@ from gradviz.events.kinds import OpRan, TensorMade
 from gradviz.events.values import Stat
 from gradviz.query.at_points import points_of, version_of
 from gradviz.query.flow import is_square
-from gradviz.query.ops import (
-    FLAT_AT_ZERO,
-    FLAT_BELOW_ZERO,
-    JOINING,
-    MULTIPLYING,
-    SELECTING,
-    ZEROS,
-)
+from gradviz.query.ops import FLAT_AT_ZERO, FLAT_BELOW_ZERO, JOINING, MULTIPLYING, SELECTING, ZEROS
 from gradviz.words.defined_points import called, gradients, place
 
 

@@ -61,45 +61,57 @@ _MOST = 6  # the most names in a message
 def edits_of(words: Words, plan: Plan, sets: Sequence[str], dtype: str, without: Sequence[str]) -> Edits:
     """The edits that the options describe. Raises ReplayError if they name something that the pass does not have."""
     values: dict[int, np.ndarray] = {}
+    results: dict[int, tuple[np.ndarray, np.ndarray]] = {}
     for text in sets:
         name, sign, value = text.partition("=")
         if not sign or not name.strip() or not value.strip():
             raise ReplayError(f"--set takes NAME=NUMBER, as x=4 or 'w[0,2]=0', not {_shown(text)}")
-        entered, index = _input(words, plan, name.strip())
-        array = values.get(entered.tensor, entered.value.array)
-        assert array is not None
-        values[entered.tensor] = _changed(array, index, value.strip(), name.strip())
+        step, tensor, index = _set(words, plan, name.strip())
+        if isinstance(step, Input):
+            array = values.get(tensor, step.value.array)
+            assert array is not None
+            values[tensor] = _changed(array, index, value.strip(), name.strip())
+        else:
+            shape, dtype_name = words.query.trace.shape(tensor) or ((), "float32")
+            form = "float32" if dtype_name == "bfloat16" else dtype_name
+            elements, places = results.get(tensor, (np.zeros(shape, form), np.zeros(shape, bool)))
+            elements = _changed(elements, index, value.strip(), name.strip())
+            results[tensor] = elements, _changed(places, index, "true", name.strip())
     left_out = frozenset(event for text in without for event in _left_out(words, plan, text))
-    return Edits(values, dtype, left_out)
+    return Edits(values, dtype, left_out, results=results)
 
 
 def _shown(text: str) -> str:
     return shortened(clean(text), 40)
 
 
-def _input(words: Words, plan: Plan, text: str) -> tuple[Input, str | None]:
-    """The named input of a plan, and its element (None: all of it). `w[0]` may be the name of a tensor that the
-    program took out of `w`, or an element: the one that enters the pass is meant."""
+def _set(words: Words, plan: Plan, text: str) -> tuple[Input | Call, int, str | None]:
+    """The step of a plan that brings the named tensor, the tensor, and its element (None: all of it). `w[0]` may be
+    the name of a tensor that the program took out of `w`, or an element: the one that enters the pass is meant, or
+    else the one that a call returns."""
     names: list[tuple[str, str | None]] = [(text, None)]
     if (element := element_of(text)) is not None:
         names.append(element)
-    known_as = []
+    named: list[tuple[int, str, str | None]] = []
     for name, index in names:
         with suppress(UnknownName):
-            named = subject(words, name, plan.began.index)
-            entered = [step for step in plan.inputs if step.tensor == named.tensor]
-            if entered:
-                return entered[-1], index
-            known_as.append(named)
-    named = known_as[0] if known_as else subject(words, names[-1][0], plan.began.index)
+            found = subject(words, name, plan.began.index)
+            named.append((found.tensor, found.called, index))
+    if not named:
+        subject(words, names[-1][0], plan.began.index)
+    for tensor, _, index in named:
+        if entered := [step for step in plan.inputs if step.tensor == tensor]:
+            return entered[-1], tensor, index
     known = few_of([words.called(step.tensor) for step in plan.inputs], _MOST)
-    call = next((call for call in plan.calls if named.tensor in call.outputs), None)
-    if call is not None:
-        where = words.at_line(call.site)
-        raise ReplayError(
-            f"{named.called} is computed, by {call.function}{where}: set what enters it, as {known}"
-        )
-    raise ReplayError(f"{named.called} does not enter pass {plan.number}: what does is {known}")
+    for tensor, called, index in named:
+        call = next((call for call in plan.calls if tensor in call.outputs), None)
+        written = next((call for call in plan.calls if tensor in call.written), None)
+        if written is not None:
+            where = f"{written.function}{words.at_line(written.site)}"
+            raise ReplayError(f"{called} is written in place, by {where}: set what enters it, as {known}")
+        if call is not None:
+            return call, tensor, index
+    raise ReplayError(f"{named[0][1]} does not enter pass {plan.number}: what does is {known}")
 
 
 def _changed(array: np.ndarray, index: str | None, text: str, name: str) -> np.ndarray:
@@ -260,7 +272,12 @@ def what_if(
     plan = plan_of(query, number, rebuilds=True)
     edits = edits_of(words, plan, sets, dtype, without)
     if sample is not None:
-        edits = replace(edits, sample=sample, loss=_loss_of_samples(words, plan))
+        edits = replace(edits, sample=sample, loss=loss_of(query, plan))
+        if (mixed := mixing(plan)) is not None:
+            by = f"{mixed.function}{words.at_line(mixed.site)}"
+            raise ReplayError(
+                f"samples depend on one another, by {by}: none can be left out of the loss alone"
+            )
     before = runner.run(plan, Edits())
     is_edited = edits != Edits()
     after = runner.run(plan, edits) if is_edited else before
@@ -306,18 +323,6 @@ def _last_of(words: Words, sets: Sequence[str]) -> int | None:
                 found = set(table["in_pass"][table["tensor"] == named.tensor].tolist()).intersection(passes)
                 return max(found, default=None)
     return None
-
-
-def _loss_of_samples(words: Words, plan: Plan) -> Call:
-    """The call that makes the loss of a pass from which a sample can be left out. Raises ReplayError if there is
-    none."""
-    last = loss_of(words.query, plan)
-    if (mixed := mixing(plan)) is not None:
-        where = words.at_line(mixed.site)
-        raise ReplayError(
-            f"samples depend on one another, by {mixed.function}{where}: none can be left out of the loss alone"
-        )
-    return last
 
 
 def _changes(words: Words, plan: Plan, before: Outcome, after: Outcome) -> list[Changed]:
@@ -385,7 +390,15 @@ def mark_changes(words: Words, runner: Runner, graph: Graph, edits: Sequence[str
     for node in graph.nodes.values():
         if node.kind in (LEAF_NODE, TENSOR):
             _mark_node(plan, node, before, after, changed)
-    _mark_edges(query, plan, graph, before, after)
+    was, now = (
+        {number: array for number, _, array in gradients_of(query, plan, outcome)}
+        for outcome in (before, after)
+    )
+    for edge in graph.edges:
+        if edge.kind != GRAD or edge.value is None or edge.gradient not in now:
+            continue
+        if _differ(was.get(edge.gradient), now[edge.gradient]):
+            edge.becomes = _with(edge.value, now[edge.gradient])
     changes = [*sets, *(f"without {text}" for text in without)]
     graph.notes.append(f"what if {clean(', '.join(changes))}: as it was → as it would be")
     if held := [clean(name) for _, name in held_of(words, plan)]:
@@ -425,19 +438,6 @@ def _with(snapshot: Snapshot, array: np.ndarray | None) -> Snapshot:
     return replace(snapshot, array=array, told=None)
 
 
-def _mark_edges(query: Query, plan: Plan, graph: Graph, before: Outcome, after: Outcome) -> None:
-    """Mark the edges of the pass whose gradients would differ."""
-    was, now = (
-        {number: array for number, _, array in gradients_of(query, plan, outcome)}
-        for outcome in (before, after)
-    )
-    for edge in graph.edges:
-        if edge.kind != GRAD or edge.value is None or edge.gradient not in now:
-            continue
-        if _differ(was.get(edge.gradient), now[edge.gradient]):
-            edge.becomes = _with(edge.value, now[edge.gradient])
-
-
 # torch.optim: the change of a step is lr times a term that does not depend on lr, weight decay included.
 _PROPORTIONAL = frozenset("SGD Adam AdamW RMSprop Adagrad Adamax NAdam RAdam Adadelta".split())
 _RATE = "lr"
@@ -472,7 +472,10 @@ def scaled_step(words: Words, runner: Runner, number: int | None, text: str) -> 
     """The step after a pass (None: the last) with a scaled learning rate, given as `lr=0.1`. Raises ReplayError if
     that cannot be known. The averages of SGD, Adam and similar optimizers do not depend on the rate, so the scaled step
     follows from the parameters before and after the step."""
-    factor = _factor(text)
+    name, _, value = text.partition("=")
+    factor = number_of(value)
+    if name.strip() != _RATE or not np.isfinite(factor):
+        raise ReplayError(f"--scale takes lr=FACTOR, as lr=0.1 for a tenth, not {clean(text)}")
     plan = plan_of(words.query, number, rebuilds=True)
     stepped = step_behind(words.query, plan)
     if stepped.type not in _PROPORTIONAL:
@@ -483,14 +486,9 @@ def scaled_step(words: Words, runner: Runner, number: int | None, text: str) -> 
         for leaf in dict.fromkeys(stepped.parameters)
         if leaf in inputs
     )
-    outcomes = [
-        runner.run(plan, Edits(values))
-        for values in (
-            {},
-            {step.leaf: step.after for step in steps},
-            {step.leaf: step.scaled for step in steps},
-        )
-    ]
+    after = {step.leaf: step.after for step in steps}
+    scaled = {step.leaf: step.scaled for step in steps}
+    outcomes = [runner.run(plan, Edits(values)) for values in ({}, after, scaled)]
     return ScaledStep(
         plan,
         runner.name,
@@ -501,14 +499,6 @@ def scaled_step(words: Words, runner: Runner, number: int | None, text: str) -> 
         steps,
         tuple((root, *(outcome.roots[root] for outcome in outcomes)) for root in plan.roots),  # type: ignore[misc]
     )
-
-
-def _factor(text: str) -> float:
-    name, _, value = text.partition("=")
-    factor = number_of(value)
-    if name.strip() != _RATE or not np.isfinite(factor):
-        raise ReplayError(f"--scale takes lr=FACTOR, as lr=0.1 for a tenth, not {clean(text)}")
-    return factor
 
 
 def step_behind(query: Query, plan: Plan) -> Stepped:

@@ -22,14 +22,16 @@ _NEAR = 1e-6  # relative: the order of a sum's elements depends on their memory 
 class Edits:
     """The changes of a replay. `values` replace inputs, by tensor; `dtype` replaces the dtype of all floating-point
     numbers; calls in `without` (by event) are left out; calls in `with_grad` are made with grad mode, although they
-    were made without; `numbers` has, by call, a number among its arguments and the tensor that replaces it; `sample`
-    is an index that is left out of a mean or sum over a batch, which the call `loss` makes."""
+    were made without; `numbers` has, by call, a number among its arguments and the tensor that replaces it; `results`
+    have, by tensor, the elements that a call's result is given, and at which places: no gradient flows through them.
+    `sample` is an index that is left out of a mean or sum over a batch, which the call `loss` makes."""
 
     values: dict[int, np.ndarray] = field(default_factory=dict)
     dtype: str = ""
     without: frozenset[int] = frozenset()
     with_grad: frozenset[int] = frozenset()
     numbers: dict[int, tuple[float, int]] = field(default_factory=dict)
+    results: dict[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     sample: int | None = None
     loss: Call | None = None
 

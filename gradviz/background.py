@@ -1,7 +1,5 @@
 """A thread of gradviz's own, which a program does not see among its threads and cannot wait for."""
 
-from __future__ import annotations
-
 import _thread
 import os
 import time
@@ -13,8 +11,8 @@ from gradviz.system.descriptors import write
 from gradviz.system.process import thread_exists
 
 _PATIENCE = 10  # seconds: a busy machine takes long to end a thread
-_running: set[Background] = set()
-_paused: list[Background] = []
+_running: set["Background"] = set()
+_paused: list["Background"] = []
 
 
 class Background:

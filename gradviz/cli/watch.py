@@ -1,7 +1,5 @@
 """Checks a run while it goes on, reports the findings that are certain, and ends the run if that is wanted."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys
@@ -34,7 +32,7 @@ _GROWTH = 2  # other passes are checked when their number has grown by one part 
 
 
 @contextmanager
-def watched(path: Path, settings: Settings, stop_on: str | None) -> Iterator[Watch]:
+def watched(path: Path, settings: Settings, stop_on: str | None) -> Iterator["Watch"]:
     """A context in which the trace at `path` is checked, and each finding is reported on stderr when it first becomes
     certain. A finding of severity `stop_on` or higher ends the run through its Stopper."""
     watch = Watch(path.absolute(), settings, stop_on)

@@ -1,7 +1,5 @@
 """Case: one trace, with the answers that rules share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any, TypeVar
@@ -34,7 +32,7 @@ class Case:
         self.query: Query = self.words.query
         self._known: dict[object, Any] = {}
 
-    def of(self, compute: Callable[[Case], _T]) -> _T:
+    def of(self, compute: Callable[["Case"], _T]) -> _T:
         """The result of `compute` for this case, computed once for all rules."""
         if compute not in self._known:
             self._known[compute] = compute(self)

@@ -5,8 +5,6 @@ A rule returns a Fix with its text and, if the cure is sure, a function that mak
 the line of the finding is the one source of diffs, of SARIF fixes and of the trial of a cure. A Fix without edits is
 advice."""
 
-from __future__ import annotations
-
 import ast
 import difflib
 import io
@@ -225,7 +223,7 @@ class Patch:
         return edited(self.before, self.edits)
 
     @cached_property
-    def stored(self) -> Stored | None:
+    def stored(self) -> "Stored | None":
         """The file and what the edits make of it, with its own encoding and line ends; None if it cannot be read, or
         has another text than the trace."""
         read = stored_text(self.file)

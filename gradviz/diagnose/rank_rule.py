@@ -1,8 +1,6 @@
 """RankRule: a rule for a fault between the processes of one run, each of which may be right by itself. Also the texts
 and places that these rules share."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -51,7 +49,7 @@ class RankRule:
     search: Callable[[Replicas], Iterator[RankFound]] = lambda ranks: iter(())
     needs: tuple[Callable[[Replicas], bool], ...] = ()
 
-    def __call__(self, search: Callable[[Replicas], Iterator[RankFound]]) -> RankRule:
+    def __call__(self, search: Callable[[Replicas], Iterator[RankFound]]) -> "RankRule":
         """The rule with the search that it decorates."""
         return replace(self, search=search)
 

@@ -2,8 +2,6 @@
 
 The file of a rule imports the words that rules are written in from here."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -76,7 +74,7 @@ class Rule:
     asked_for_it: Callable[[Case], bool] = lambda case: False
     left_out: Callable[[Case], Iterable[tuple[str, str]]] = lambda case: ()
 
-    def __call__(self, search: Callable[[Case], Iterable[Found]]) -> Rule:
+    def __call__(self, search: Callable[[Case], Iterable[Found]]) -> "Rule":
         """The rule with the search that it decorates."""
         return replace(self, search=search)
 

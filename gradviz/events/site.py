@@ -5,8 +5,6 @@ when it is needed: the columns of the expression, and the name of its result, by
 interpreter's stack from the instruction that made it to the instruction that stores it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dis
 import linecache
@@ -216,7 +214,7 @@ class _Unfollowable(Exception):
     """Reading the instructions in order does not show where the value goes."""
 
 
-def _destination(decoded: _Decoded, lasti: int) -> _Stack:
+def _destination(decoded: _Decoded, lasti: int) -> "_Stack":
     """Return the stack from the moment the instruction at `lasti` made a value to the moment when the value is gone."""
     ops = decoded.ops
     index = decoded.index_at(lasti)

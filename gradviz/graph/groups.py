@@ -3,8 +3,6 @@
 A group is a contiguous range of the order in which ops ran. This order is topological, so folding any set of groups
 creates no cycle. Finding the groups takes O(n log n) time in the size of the graph."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,7 +52,7 @@ class _Item:
     count: int = 1
     scope: str = ""
     line: int = 0
-    kids: list[_Item] = field(default_factory=list)
+    kids: list["_Item"] = field(default_factory=list)
 
 
 @no_collection()

@@ -1,7 +1,5 @@
 """The data model of a graph: nodes, edges, and their sources in the program."""
 
-from __future__ import annotations
-
 import gc
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,7 +28,7 @@ class Box:
     reasons why a gradient stops inside, and `due` says that a finding names one of them."""
 
     type: str = ""
-    parameters: dict[int, Node] = field(default_factory=dict)
+    parameters: dict[int, "Node"] = field(default_factory=dict)
     takes: dict[str, None] = field(default_factory=dict)
     gives: dict[str, None] = field(default_factory=dict)
     cuts: set[str] = field(default_factory=set)

@@ -5,8 +5,6 @@ one pass computed for the graph of a later pass. A loop becomes a few boxes with
 without parameters that several layers use (one dropout behind each layer) makes no loop: it is a group behind each of
 them (bare_calls.py), and so is an operation that a loop over layers runs behind each layer. Takes linear time."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Container, Hashable, Iterable
 from dataclasses import dataclass, field
@@ -42,7 +40,7 @@ class _Turn(NamedTuple):
     behind which they came."""
 
     run: list[Node]
-    call: Call | None
+    call: "Call | None"
     behind: Hashable
 
 
@@ -83,7 +81,7 @@ class _Places:
                 self.groups[parent].children.append(group.id)
         return group
 
-    def _scope(self, path: str, call: Call | None = None) -> str:
+    def _scope(self, path: str, call: "Call | None" = None) -> str:
         """The id of the group of a scope; for a scope without parameters, of a `call` of it. Empty for the top
         level."""
         if not path:
@@ -152,7 +150,7 @@ class _Places:
             group.is_inside = bool(node.visit)
             self.home[node.id] = group.id
 
-    def _add_data(self, box: DataBox) -> None:
+    def _add_data(self, box: "DataBox") -> None:
         group = self._group((DATA_BOX, box.nodes[0].id), DATA_BOX, "data", self._scope(box.scope), box.scope)
         group.count = 1
         self.home.update((node.id, group.id) for node in box.nodes)

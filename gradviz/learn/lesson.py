@@ -1,8 +1,6 @@
 """Lessons: a small program, and questions about its gradients. Each lesson is one file in `lessons/`, with its texts
 in all languages. An exercise is a lesson under way in a session: it asks each question before the answer is shown."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -278,7 +276,7 @@ class Score:
         """Whether all questions were answered."""
         return self.answered >= self.count > 0
 
-    def is_better_than(self, other: Score | None) -> bool:
+    def is_better_than(self, other: "Score | None") -> bool:
         """Whether this score replaces an earlier one: a finished lesson counts more than an unfinished lesson, then
         the number of right answers counts."""
         if other is None or other.count != self.count:

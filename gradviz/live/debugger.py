@@ -5,8 +5,6 @@ The listener that passes every event to the recorder runs inside the script, on 
 thread is paused, the others wait at their next event. An event that no condition concerns costs only a lock, a
 comparison and a check of its values for NaN."""
 
-from __future__ import annotations
-
 import io
 import os
 import random
@@ -422,7 +420,7 @@ class Debugger:
 
     # --- interface to the run of the script
 
-    def began(self, recording: Recording) -> None:
+    def began(self, recording: "Recording") -> None:
         """The recording has begun."""
         self.recording = recording
 
@@ -487,7 +485,7 @@ class Debugger:
             pauses.prepare(session.resume, session.words)
         return session.resume
 
-    def _script(self, sites: Sites) -> PausedScript | None:
+    def _script(self, sites: Sites) -> "PausedScript | None":
         """The script in which expressions can be evaluated at this stop; None if none of its frames is known."""
         frame = sites.users_frame(sys._getframe())
         for entry, _ in walk_tb(self.raised):

@@ -2,8 +2,6 @@
 
 Every layout shows the same things and links, with these ids, classes and texts."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
@@ -213,7 +211,7 @@ def _unreached(graph: Graph) -> set[str]:
     return {name for name, pair in waiting.items() if pair not in nodes or not nodes[pair].ran}
 
 
-def _reference(reference: Reference, frame: str) -> Thing:
+def _reference(reference: "Reference", frame: str) -> Thing:
     node = reference.node
     name = plain_name((node.base or node.id) if node.kind == GRAD_FN else node.label, 40)
     line = ("reference", f"{name}.grad" if node.kind == GRAD_FN else name)

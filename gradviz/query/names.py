@@ -1,8 +1,6 @@
 """The name of a tensor in every view: its name in the source, else the expression that made it, cut at the ends of its
 parts, else a name by the tensor whose gradient, `.grad` or tangent it is, else `t` and its number."""
 
-from __future__ import annotations
-
 import ast
 import re
 from bisect import bisect_right
@@ -228,7 +226,7 @@ class Names(Lookup):
         return next((tensor for tensor, called in others if called == name), 0)
 
     @cached_property
-    def all(self) -> AllNames:
+    def all(self) -> "AllNames":
         """The names of all tensors, as arrays."""
         return AllNames(self)
 

@@ -1,7 +1,5 @@
 """The nodes of a trace: the op that made each, its name, its saved tensors and its edges."""
 
-from __future__ import annotations
-
 from functools import cached_property
 
 import numpy as np
@@ -47,7 +45,7 @@ class Nodes(Lookup):
         return self._decoded[node]
 
     @cached_property
-    def _decoded(self) -> _Decoded:
+    def _decoded(self) -> "_Decoded":
         return _Decoded(self)
 
     @cached_property

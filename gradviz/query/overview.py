@@ -1,7 +1,5 @@
 """The overview of a run: its layers with their costs, and the time that its lines took."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -197,7 +195,7 @@ class Cost:
         """The seconds of all phases."""
         return sum(self.seconds.values())
 
-    def add(self, other: Cost) -> None:
+    def add(self, other: "Cost") -> None:
         """Add the cost of other ops."""
         self.ops += other.ops
         for total, more in (

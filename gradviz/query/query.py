@@ -1,7 +1,5 @@
 """Query: all questions of views about a trace."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any, TypeVar
@@ -15,7 +13,7 @@ _T = TypeVar("_T")
 class Query(Lookups):
     """All look-ups about one trace, the moments of its run, and the comparison of both modes."""
 
-    def of(self, compute: Callable[[Query], _T]) -> _T:
+    def of(self, compute: Callable[["Query"], _T]) -> _T:
         """The result of a function of this trace, computed once. While a run is recorded or read by parts, it is
         computed again when more events are known."""
         known, count = self.computed.get(compute, (None, -1))

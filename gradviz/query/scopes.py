@@ -1,7 +1,5 @@
 """The modules and custom Functions around each event, and the modules as wholes, by their parameters."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -70,7 +68,7 @@ class Scopes(Lookup):
         """The sites at which the scopes around an event were entered, outermost first."""
         return self._at(event).sites
 
-    def _at(self, event: int) -> _Open:
+    def _at(self, event: int) -> "_Open":
         return self._open(self._begins(event))
 
     def _begins(self, event: int) -> Iterator[int]:
@@ -78,7 +76,7 @@ class Scopes(Lookup):
         self.trace.reach(event)
         return self.nesting.chain(event, self.trace.thread(event))
 
-    def _open(self, begins: Iterable[int]) -> _Open:
+    def _open(self, begins: Iterable[int]) -> "_Open":
         """The scope that the first of these events entered, inside the scopes that the following events entered."""
         new = []
         scope = _NONE

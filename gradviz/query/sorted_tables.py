@@ -1,8 +1,6 @@
 """Sorted tables over the events of a trace, for look-ups at any event, and look-ups whose tables are forgotten when
 more of the trace has been read."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cached_property
 
@@ -22,7 +20,7 @@ class Log:
         self.events = events[order].astype(np.int64)
         self.values = values[order].astype(np.int64)
 
-    def without_repeats(self) -> Log:
+    def without_repeats(self) -> "Log":
         """The same table without events that do not change the value."""
         same = (self.tensors[1:] == self.tensors[:-1]) & (self.values[1:] == self.values[:-1])
         new = np.concatenate([np.ones(min(1, len(self.tensors)), bool), ~same])

@@ -1,7 +1,5 @@
 """The results of a pass that runs again, and their comparison with the recording."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -50,7 +48,7 @@ class Outcome:
     small: dict[tuple[int, int], np.ndarray]
     first_bad: dict[bool, tuple[int, tuple[int, ...]]]
     made: dict[tuple[int, int], np.ndarray] = field(default_factory=dict)
-    nodes: dict[int, Flowed] = field(default_factory=dict)
+    nodes: dict[int, "Flowed"] = field(default_factory=dict)
 
 
 def indices_of(places: np.ndarray) -> tuple[int, ...]:

@@ -9,8 +9,6 @@ are still kept where they are used.
 Writes to a tensor are found by its version, by the groups of tensors that calls have made on one memory, and by the
 recorder's list `written`: writes through `.data` count no version."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -39,7 +37,7 @@ class Tensors(Protocol):
     def keep(self, where: Where, how: str, number: int, copy: int, value: Any) -> None:
         """Have the recorder keep the value of a tensor, under the number `copy`."""
 
-    def source(self, call: CallBegun, output: Any) -> int:
+    def source(self, call: "CallBegun", output: Any) -> int:
         """The number of the tensor whose memory a result of a call shares; 0 where it has its own."""
 
     @property

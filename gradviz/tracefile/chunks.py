@@ -2,8 +2,6 @@
 
 An array may follow from the arrays of the chunks before it in its group (expected.py): then these are read too."""
 
-from __future__ import annotations
-
 import math
 import sqlite3
 from bisect import bisect_left
@@ -264,7 +262,7 @@ class Contents:
         self._note_ops(events)
         return summed
 
-    def _told_again(self, events: ByKind, table: _States) -> list[np.ndarray]:
+    def _told_again(self, events: ByKind, table: "_States") -> list[np.ndarray]:
         """The tensors from before the chunk of which it has a new value, flags, gradient or tangent."""
         is_old = table.tensors <= self.highest_tensor
         receivers = [events.column("a", *kinds) for kinds in GIVING.values()]
@@ -274,7 +272,7 @@ class Contents:
             *(distinct(part[part <= self.highest_tensor]) for part in receivers),
         ]
 
-    def _leaves(self, events: ByKind, table: _States) -> np.ndarray:
+    def _leaves(self, events: ByKind, table: "_States") -> np.ndarray:
         """The tensors that became leaves that require grad, or whose flags as leaves changed."""
         (required,) = (table.flags & _WANTED == _WANTED).nonzero()
         required = required[events.kinds[table.events[required] - events.first] != Kind.MUTATED]
@@ -299,7 +297,7 @@ class Contents:
         assigned, grads = (events.column(name, Kind.GRAD_ASSIGNED) for name in ("a", "b"))
         return distinct(np.concatenate([assigned[grads > 0], events.column("a", Kind.RETAINED)]))
 
-    def _newest(self, events: ByKind, table: _States) -> tuple[np.ndarray, np.ndarray]:
+    def _newest(self, events: ByKind, table: "_States") -> tuple[np.ndarray, np.ndarray]:
         """The newest tensor of the chunk that each site made, among leaves without `requires_grad`; and the sites."""
         (plain,) = ((table.flags & _WANTED == LEAF) & (table.tensors > self.highest_tensor)).nonzero()
         if not len(plain):
@@ -308,7 +306,7 @@ class Contents:
         sites, at = np.unique(events.rows["site"][table.events[newest] - events.first], return_index=True)
         return table.tensors[newest[at]], sites
 
-    def _writes_through_views(self, table: _States, old: np.ndarray) -> int:
+    def _writes_through_views(self, table: "_States", old: np.ndarray) -> int:
         """The number of written tensors that are views of the whole of another tensor; `old` are the tensors from
         before the chunk of which it has a new value."""
         views = distinct(table.tensors[(table.flags & WHOLE > 0) & (table.bases > 0)])

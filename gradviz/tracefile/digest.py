@@ -5,8 +5,6 @@ Node numbers are replaced by the order in which nodes ran; names are hashed, not
 digests of two files compare.
 """
 
-from __future__ import annotations
-
 import hashlib
 import zlib
 from collections.abc import Sequence
@@ -41,7 +39,7 @@ class _Run(NamedTuple):
     sources: np.ndarray
     targets: np.ndarray
 
-    def of(self, number: int) -> _Run:
+    def of(self, number: int) -> "_Run":
         """The part of one pass."""
         ran, gave = self.passes == number, self.giving == number
         return _Run(*(column[ran] for column in self[:3]), *(column[gave] for column in self[3:]))

@@ -3,8 +3,6 @@
 The copy is a new file. Only content that is known to be harmless gets into it: texts go through the filters of
 whitelist.py, and only statistics stay of values."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -155,7 +153,7 @@ def _write_chunks(cursor: sqlite3.Cursor, trace: Trace) -> None:
     _insert(cursor, "strings", texts.new.take_new())
 
 
-def _redacted(trace: Trace, place: int, texts: Texts) -> Batch:
+def _redacted(trace: Trace, place: int, texts: "Texts") -> Batch:
     """The part of a chunk that stays."""
     _, first, count, _ = trace.chunks.list[place]
     rows, links = trace.events[first : first + count].copy(), trace._links_of(place).copy()

@@ -6,8 +6,6 @@ stay that later ones depend on (`standing`): the tensors that are read there, th
 and the graph that passes go through again. `thin` removes the rest from the file.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -230,7 +228,7 @@ class Ring:
                 whole[start:end] = True
         return whole | standing(trace, whole, self.first_leaves), whole
 
-    def _look_for_trouble(self, segments: Sequence[_Segment]) -> None:
+    def _look_for_trouble(self, segments: Sequence["_Segment"]) -> None:
         for start, end, passes, number in segments:
             if not passes or number <= self.seen_until:
                 continue

@@ -1,7 +1,5 @@
 """The states of tensors at all events of a trace, as one table."""
 
-from __future__ import annotations
-
 import math
 import zlib
 from collections.abc import Callable, Iterator
@@ -118,11 +116,11 @@ class States:
     def __len__(self) -> int:
         return len(self.tensors)
 
-    def until(self, count: int) -> States:
+    def until(self, count: int) -> "States":
         """The states at the first `count` events."""
         return self.of(slice(int(np.searchsorted(self.events, count))))
 
-    def of(self, rows: np.ndarray | slice) -> States:
+    def of(self, rows: np.ndarray | slice) -> "States":
         """Some of the states, chosen by a mask or as a stretch."""
         part = copy(self)
         for name in _COLUMNS:

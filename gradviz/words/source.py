@@ -1,7 +1,5 @@
 """The source around a site, with the expression marked."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from rich.cells import cell_len
@@ -42,7 +40,7 @@ def excerpt(trace: Trace, site: Site | None, width: int, height: int) -> list[Te
     return _around(_Page(lines, site), width, height)
 
 
-def _around(page: _Page, width: int, height: int) -> list[Text]:
+def _around(page: "_Page", width: int, height: int) -> list[Text]:
     """The marked lines in the middle. Near an end of the file, more lines from the other side."""
     place = page.site.place
     rows = height - 1 if page.markable else height

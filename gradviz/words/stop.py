@@ -1,7 +1,5 @@
 """A stop: one event and the state just after it, with words for both."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -52,7 +50,7 @@ class Stop:
         """The moment before the event; None at the first."""
         return self.query.at(self.k - 1) if self.k else None
 
-    def other(self, k: int) -> Stop:
+    def other(self, k: int) -> "Stop":
         """Another stop of the same trace."""
         return Stop(self.words, k)
 

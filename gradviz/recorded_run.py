@@ -300,12 +300,7 @@ FINDINGS = "findings"
 TABLE_NAMES = (*TABLES, FINDINGS)
 _MOST_SHOWN = 30  # rows, where a result is printed or shown in a notebook
 _WORD = re.compile(r"\w+")
-_READING = {
-    sqlite3.SQLITE_SELECT,
-    sqlite3.SQLITE_READ,
-    sqlite3.SQLITE_FUNCTION,
-    sqlite3.SQLITE_RECURSIVE,
-}
+_READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 
 
 class NoTable(GradvizError):

@@ -59,11 +59,7 @@ Examples:
 @commands_option("continue; why; quit")
 @runs_a_script
 def debug(
-    program: Program,
-    breaks: tuple[str, ...],
-    at_start: bool | None,
-    bad: bool,
-    text: str | None,
+    program: Program, breaks: tuple[str, ...], at_start: bool | None, bad: bool, text: str | None
 ) -> None:
     """Run SCRIPT like `python` does, and pause it at breakpoints, at errors, and at the first NaN or
     infinity.

@@ -145,10 +145,7 @@ def _by_reason(not_checked: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _of_runs(
-    traces: Sequence[Trace],
-    reports: Sequence[Report],
-    items: list[page.Item],
-    drawn: Collection[int],
+    traces: Sequence[Trace], reports: Sequence[Report], items: list[page.Item], drawn: Collection[int]
 ) -> page.Report:
     """The report of several runs; `drawn` are the positions of those with curves."""
     names = _names(traces)
@@ -470,11 +467,7 @@ def spreads(query: Query) -> tuple[list[Spread], str]:
     if counted:
         return _counted(counted, is_torch=query.trace.meta.get("engine") == "torch")
     return [
-        Spread(
-            one.name,
-            of,
-            {number: _bars(number, part) for number in part.counts},
-        )
+        Spread(one.name, of, {number: _bars(number, part) for number in part.counts})
         for one in distributions(query, modules_of(query, MOST))[:MOST]
         for of, part in (("parameters", one.parameters), ("gradients", one.gradients))
     ], "Of modules whose elements were recorded."

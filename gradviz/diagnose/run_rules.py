@@ -195,8 +195,7 @@ def _ordered(findings: Iterable[Finding]) -> list[Finding]:
     """The findings sorted by severity, then by the order of the rules, then by event."""
     places = {rule.id: place for place, rule in enumerate(RULES)}
     return sorted(
-        findings,
-        key=lambda f: (SEVERITIES.index(f.severity), places[f.rule], f.events[0] if f.events else 0),
+        findings, key=lambda f: (SEVERITIES.index(f.severity), places[f.rule], f.events[0] if f.events else 0)
     )
 
 

@@ -147,9 +147,7 @@ class Listener:
         self.tell(Kind.NODE, where, values)
 
     def nodes_made(
-        self,
-        where: Where,
-        made: Sequence[tuple[int, str, Rule, Sequence[int], Sequence[int], Sequence[int]]],
+        self, where: Where, made: Sequence[tuple[int, str, Rule, Sequence[int], Sequence[int], Sequence[int]]]
     ) -> None:
         """Several nodes were made by the thread's last op, given oldest first: the number, the name, the rule and the
         outputs of each, and its edges and saved tensors, flat as in `differentiated`."""

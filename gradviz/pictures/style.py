@@ -57,13 +57,7 @@ CLUSTER = {
 
 # Colour and width of a gradient, from a small fraction of the largest up to the largest; the larger, the
 # darker and wider.
-MAGNITUDES = (
-    ("#f59f4c", "1"),
-    ("#f08030", "1.3"),
-    ("#e8590c", "1.8"),
-    ("#c24407", "2.4"),
-    ("#9c3a06", "3"),
-)
+MAGNITUDES = (("#f59f4c", "1"), ("#f08030", "1.3"), ("#e8590c", "1.8"), ("#c24407", "2.4"), ("#9c3a06", "3"))
 
 # Looks by class. If several match, later ones override earlier ones.
 NODES: dict[str, dict[str, str]] = {

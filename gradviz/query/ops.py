@@ -115,7 +115,7 @@ RUNNING = _kind("batch_norm", "native_batch_norm", "instance_norm")  # that keep
 # Library functions that run several ops: the names of their arguments, and the arguments that each op reads.
 ARGUMENTS = {"linear": ("input", "weight", "bias")}
 INSIDE: dict[str, dict[str, tuple[str | None, ...]]] = {
-    "linear": {"t": ("weight",), "addmm": ("bias", "input", None), "mm": ("input", None)},
+    "linear": {"t": ("weight",), "addmm": ("bias", "input", None), "mm": ("input", None)}
 }
 
 # Ops that make tensors.

@@ -186,10 +186,7 @@ def _explained(stop: Stop, width: int, height: int) -> list[Text]:
     """The chain rule at this stop. If both modes reached this place, also the table of both. Each is shown
     only if it fits."""
     explained: list[Text] = []
-    for heading, lines in (
-        ("why", why_if_any(stop)),
-        ("forward and reverse", both_modes(stop)),
-    ):
+    for heading, lines in (("why", why_if_any(stop)), ("forward and reverse", both_modes(stop))):
         shown = wrapped(lines, width)
         if shown and len(explained) + len(shown) + 2 <= height:
             explained += [rule(stop.say(heading), width), *shown, Text()]
@@ -313,12 +310,7 @@ TWO_COLUMNS = 110  # from this many columns on, the help has two columns
 
 
 def page_lines(
-    lines: list[str],
-    width: int,
-    height: int,
-    scrolled: int = 0,
-    goes_on: bool = False,
-    language: str = "en",
+    lines: list[str], width: int, height: int, scrolled: int = 0, goes_on: bool = False, language: str = "en"
 ) -> list[Text]:
     """The result of a verb, shown instead of the stop. A long page is split into parts; `scrolled` selects a part.
     `goes_on` means that Space after the last part shows another page."""

@@ -339,11 +339,7 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         Verb("delete N|all", "", "delete breakpoint N, or all", moves.delete),
         Verb("continue", "c", "forward to the next breakpoint", moves.continue_, short="c"),
         Verb(
-            "reverse-continue",
-            "r C",
-            "back to the previous breakpoint",
-            _back(moves.continue_),
-            short="rc r",
+            "reverse-continue", "r C", "back to the previous breakpoint", _back(moves.continue_), short="rc r"
         ),
         Verb("until PREDICATE", "t", "forward to where it is true: grad.rms < 1e-7", moves.until),
         Verb("back-until PREDICATE", "T", "back to where it is true", _back(moves.until)),

@@ -86,9 +86,7 @@ class Frequent(Packing):
         self.tell(Kind.NODE, where, (node, grad_fn, op, rule, outputs, edges, saved))
 
     def nodes_made(
-        self,
-        where: Where,
-        made: Sequence[tuple[int, str, Rule, Sequence[int], Sequence[int], Sequence[int]]],
+        self, where: Where, made: Sequence[tuple[int, str, Rule, Sequence[int], Sequence[int], Sequence[int]]]
     ) -> None:
         if not self.detailed:
             return
@@ -258,13 +256,7 @@ class Frequent(Packing):
         with self.turn(), self.whole:
             self._produced_gradients(flows[1::2], values, 0)
             row = _ROW(
-                _PRODUCED | self._thread(),
-                0,
-                node,
-                self.open_passes.get(in_pass, 0),
-                0,
-                0,
-                len(flows),
+                _PRODUCED | self._thread(), 0, node, self.open_passes.get(in_pass, 0), 0, 0, len(flows)
             )
             self._put(row, packed_numbers(flows))
 

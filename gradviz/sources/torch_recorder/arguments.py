@@ -1,7 +1,5 @@
 """The arguments of a call: its tensors, and the others as text that a person would write."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

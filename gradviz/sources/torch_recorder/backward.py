@@ -5,8 +5,6 @@ that run the program's code (a custom Function, a checkpoint), and for all nodes
 emitted when it happens. No hook keeps a gradient: then PyTorch would have to copy memory that it can otherwise reuse.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections import Counter, OrderedDict
@@ -337,7 +335,7 @@ def _in_hook(tell: Callable[..., None]) -> Callable[..., None]:
     """Wrap a method of a pass that runs in a hook: if it fails, the source gives up, and the pass goes on."""
 
     @wraps(tell)
-    def run(self: Pass, *arguments: Any) -> None:
+    def run(self: "Pass", *arguments: Any) -> None:
         if self.source.listener is None:
             return
         try:

@@ -1,7 +1,5 @@
 """The sorts of calls that a program makes of PyTorch, by name: ops, makers of tensors, and all others."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress

@@ -1,8 +1,6 @@
 """Collectives: computations of several processes together. A call of `torch.distributed` is emitted as an op; the
 averaging that DistributedDataParallel does at the end of a pass, as a change of the gradients."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import sys

@@ -2,8 +2,6 @@
 the program is compiled, not our code; and CUDA graphs. While a stream is captured, we run nothing on a device. The
 tensors that a captured region and its replays write to are emitted as written by them."""
 
-from __future__ import annotations
-
 import functools
 import sys
 import weakref

@@ -6,8 +6,6 @@ frees gradients while it runs, which a hook behind it would keep. So the method 
 replaced, and the gradients are taken from what it returns.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

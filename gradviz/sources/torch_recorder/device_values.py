@@ -3,8 +3,6 @@
 Nothing here waits for the device, and what an event launches is mostly one copy: a launch takes the program some ten
 microseconds. Where there is no room for copies, a tensor is reduced at once, in blocks, by many launches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 

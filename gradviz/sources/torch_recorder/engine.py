@@ -1,7 +1,5 @@
 """The entry of PyTorch's engine, which every backward pass that Python begins goes through."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence

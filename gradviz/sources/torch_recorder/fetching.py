@@ -5,8 +5,6 @@ memory, piece by piece. A second event is waited for before that memory is read.
 then, so that their memory is not given away. While a stream is being captured, this thread leaves the device alone
 too: a capture forbids calls of all threads."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,14 +21,7 @@ from gradviz.sources.torch_recorder.device_values import (
     Room,
     groups_of,
 )
-from gradviz.sources.torch_recorder.pytorchs_own import (
-    TENSORS,
-    no_grad,
-    numel,
-    reshape,
-    to_cpu,
-    to_numpy,
-)
+from gradviz.sources.torch_recorder.pytorchs_own import TENSORS, no_grad, numel, reshape, to_cpu, to_numpy
 from gradviz.system.turns import new_turn
 
 PIECE = 64 << 20  # the most bytes of pinned memory
@@ -128,13 +119,13 @@ class Fetcher:
             line.note_room(self.room(device))
         return [found[id(one)] for one in waiting]
 
-    def _line(self, device: torch.device) -> _Line:
+    def _line(self, device: torch.device) -> "_Line":
         line = self._lines.get(device)
         if line is None:
             line = self._lines[device] = _Line(device)
         return line
 
-    def _read(self, line: _Line, parts: Sequence[torch.Tensor]) -> list[bytes]:
+    def _read(self, line: "_Line", parts: Sequence[torch.Tensor]) -> list[bytes]:
         """The bytes of byte tensors. Small tensors are read together."""
         data: list[bytes] = []
         together: list[torch.Tensor] = []
@@ -152,7 +143,7 @@ class Fetcher:
                 size += numel(part)
         return data
 
-    def _read_together(self, line: _Line, parts: Sequence[torch.Tensor]) -> list[bytes]:
+    def _read_together(self, line: "_Line", parts: Sequence[torch.Tensor]) -> list[bytes]:
         data = self._read_one(line, torch.cat(list(parts)) if len(parts) > 1 else parts[0])
         found, start = [], 0
         for part in parts:
@@ -160,7 +151,7 @@ class Fetcher:
             start += numel(part)
         return found
 
-    def _read_one(self, line: _Line, part: torch.Tensor) -> bytes:
+    def _read_one(self, line: "_Line", part: torch.Tensor) -> bytes:
         pieces = []
         for piece in torch.split(part, PIECE):
             self.copies += 1

@@ -3,8 +3,6 @@
 PyTorch hands a call on to a mode by the function's public name. Where a program has wrapped that function, the name
 leads to the wrapper, which has already run and would run twice: the mode calls the function that it wraps."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sys
@@ -637,7 +635,7 @@ class _Heard:
     def __init__(self, func: Any, unheard: Any) -> None:
         self.func, self.unheard = func, unheard
 
-    def of(self, func: Any) -> _Heard:
+    def of(self, func: Any) -> "_Heard":
         """The same wrapper of another function."""
         return _Heard(func, self.unheard)
 

@@ -9,8 +9,6 @@ A program that trains in a function frees its network before the recording ends.
 still live: they are counted then. What lies on a device is only copied there, beside the program's own work, and read
 when the recording ends."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ A tensor is known by its identity for as long as it lives. A node has its number
 keeps as long as the node. Callers make sure that no mode of the program sees the reads of attributes.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial

@@ -7,8 +7,6 @@ long way would find out. Otherwise the call goes the long way, and nothing was e
 `docs/recording.md`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from types import CodeType, FrameType

@@ -1,8 +1,6 @@
 """The aten level: PyTorch's own ops that run below an op of the program, in a node, and in an optimizer; and their
 cost, which is time, memory and floating-point operations, for `--profile`."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The records of tensors and nodes, and questions about a tensor that do not raise."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,7 +18,7 @@ class Known(weakref.ref):  # type: ignore[type-arg]
     version: int
     base: int  # the tensor whose memory it shares; 0 for none
     alias: int  # VIEW and WHOLE, if it shares memory
-    views: list[Known] | None
+    views: list["Known"] | None
     depends: bool  # whether it was computed from a leaf that requires grad, although it does not require grad itself
 
 

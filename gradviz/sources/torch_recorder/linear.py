@@ -1,7 +1,5 @@
 """`linear` of a matrix, emitted as its two ops: a transpose and `addmm`, each with the node that it made."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from types import FrameType

@@ -6,8 +6,6 @@ same edges, each op has the place, the text and the scopes that it had there. It
 that follow from them. Ops without a node left nothing behind: what they gave is emitted as a tensor that came to be
 unwatched."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import groupby

@@ -3,8 +3,6 @@
 A tensor's shape is no proof that it has the memory: its storage may have been resized, freed, or never made. Call
 `start_of` to get an address to read, and `check_room` before PyTorch reads a tensor."""
 
-from __future__ import annotations
-
 import ctypes
 from functools import cache, lru_cache
 from typing import Any

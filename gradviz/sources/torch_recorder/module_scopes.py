@@ -1,7 +1,5 @@
 """Modules: each call is a scope; parameters and buffers are named after the variable that holds the network."""
 
-from __future__ import annotations
-
 import functools
 import sys
 import weakref

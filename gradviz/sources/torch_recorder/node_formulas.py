@@ -7,8 +7,6 @@ transforms and others. A text with a `g` is the whole step, in which g is upstre
 The formulas of attention are those of the FlashAttention paper (arXiv:2205.14135, appendix B.2); the others follow
 from the definitions of the ops."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,8 +1,6 @@
 """Training: the steps of optimizers and schedulers, and the clearing of gradients. The ops inside an optimizer are
 not emitted; only its step, and its parameters afterwards."""
 
-from __future__ import annotations
-
 import functools
 import json
 import sys

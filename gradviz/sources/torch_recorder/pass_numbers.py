@@ -2,8 +2,6 @@
 optimizer uses, and how much the step changes the parameters. On a device they are computed there, and read some passes
 later: the program never waits for them."""
 
-from __future__ import annotations
-
 import math
 import weakref
 from collections import defaultdict, deque

@@ -1,8 +1,6 @@
 """Functions of PyTorch as they are when the recorder is loaded. A program may put its own in their place: they do not
 run for what the recorder reads."""
 
-from __future__ import annotations
-
 import torch
 
 VERSION = str(torch.__version__)

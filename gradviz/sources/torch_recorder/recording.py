@@ -1,7 +1,5 @@
 """The recorder of PyTorch: switches on all that watches PyTorch, and off again without leaving a trace."""
 
-from __future__ import annotations
-
 import functools
 import sys
 import threading

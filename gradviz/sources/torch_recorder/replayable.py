@@ -6,8 +6,6 @@ arguments. Inputs that no such call has made are kept at that time: a parameter 
 the results of other calls at every use. The results of calls without grad mode are constants of the pass, and are
 kept where they enter it (held_values.py). With `--values full` the calls are recorded alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import FrameType

@@ -1,7 +1,5 @@
 """The calls of PyTorch that a debugger may run again: functions and arguments, without the tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 

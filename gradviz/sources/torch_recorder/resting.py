@@ -4,8 +4,6 @@ and the steps of its optimizers, from which a few numbers are taken.
 What happens meanwhile is not known. At its end it is emitted which tensors are others than before, and which gradients:
 so what the trace says of them from there on is true."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

@@ -1,7 +1,5 @@
 """The tensors that nodes saved, read without running code of the program."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

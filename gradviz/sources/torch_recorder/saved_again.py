@@ -5,8 +5,6 @@ of its inputs have a history. This holds if PyTorch computes the op directly: an
 `batch_norm`, may save a copy of an input. Autocast saves copies where dtypes differ.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import cache
 from types import FunctionType

@@ -1,8 +1,6 @@
 """The state that the parts of the recorder share: the listener, the numbers of tensors, and the state of each
 thread."""
 
-from __future__ import annotations
-
 import functools
 import os
 import sys

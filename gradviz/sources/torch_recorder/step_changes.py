@@ -3,8 +3,6 @@
 Small parameters on a CPU are put one after the other, which takes a third of the time that PyTorch needs for each by
 itself. On a device the norms are computed there."""
 
-from __future__ import annotations
-
 import math
 import weakref
 from collections import Counter, defaultdict
@@ -47,7 +45,7 @@ class StepChanges:
     def __init__(self) -> None:
         self.kept: weakref.WeakKeyDictionary[Any, Copies] = weakref.WeakKeyDictionary()
 
-    def before(self, optimizer: Any, parameters: Parameters, is_summed: bool = False) -> Copies | None:
+    def before(self, optimizer: Any, parameters: Parameters, is_summed: bool = False) -> "Copies | None":
         """Copies of parameters before a step; None if they cannot be copied. Those with few elements are left out,
         because their elements are recorded, unless a sum over all parameters is wanted."""
         copies = self.kept.pop(optimizer, None)  # another thread may step with the same optimizer meanwhile
@@ -62,7 +60,7 @@ class StepChanges:
                 return None
         return copies
 
-    def after(self, optimizer: Any, parameters: Parameters, copies: Copies) -> list[Change]:
+    def after(self, optimizer: Any, parameters: Parameters, copies: "Copies") -> list["Change"]:
         """The changes since `before`, as far as they are known."""
         if not copies.are_of(parameters) or is_capturing():
             return []

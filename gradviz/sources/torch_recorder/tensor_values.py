@@ -1,7 +1,5 @@
 """Values of PyTorch tensors: read in place, without a trace in the graph."""
 
-from __future__ import annotations
-
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence

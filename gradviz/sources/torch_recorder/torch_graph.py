@@ -1,8 +1,6 @@
 """Emits the events of a PyTorch graph that exists already, as if it ran now: for drawing a tensor that was not
 recorded."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager

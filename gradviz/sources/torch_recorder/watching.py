@@ -1,7 +1,5 @@
 """Switches the watching of a thread's calls: they are watched from when its mode is pushed until it is taken out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any

@@ -144,7 +144,7 @@ def prepared(
     return Running(
         target,
         path,
-        program.values,
+        values=program.values,
         engine=program.engine,
         stopper=watcher.stopper if watcher is not None else None,
         say=say,

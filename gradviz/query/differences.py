@@ -8,6 +8,7 @@ If no two neighbours agree, because of a kink or of rounding, the elements are c
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,25 @@ _STEP = {8: 1e-6, 4: 1e-3}  # relative to the element, by the bytes of the outpu
 _TOLERANCE = {8: 1e-5, 4: 2e-3}  # the largest relative error of a right gradient, by the bytes of its numbers
 _COARSE = 5e-2  # both, for shorter numbers
 _KINK = 1e-2  # the least relative difference between the slopes to both sides of a kink
+
+
+class Vjp(NamedTuple):
+    """The `gradient` that the backward of a function gave for the input `which`, from `upstream`, one for each output.
+    Inputs are float64, or integers."""
+
+    forward: Forward
+    inputs: Sequence[np.ndarray]
+    which: int
+    upstream: Sequence[np.ndarray]
+    gradient: np.ndarray
+
+    @property
+    def input(self) -> np.ndarray:
+        return self.inputs[self.which]
+
+    def at(self, value: np.ndarray) -> list[np.ndarray]:
+        """The outputs with another value of the input."""
+        return self.forward([*self.inputs[: self.which], value, *self.inputs[self.which + 1 :]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,23 +58,16 @@ class Compared:
     wrong: bool
 
 
-def compared(
-    forward: Forward,
-    inputs: Sequence[np.ndarray],
-    which: int,
-    upstream: Sequence[np.ndarray],
-    gradient: np.ndarray,
-) -> Compared:
-    """Compare `gradient`, the VJP for the input `which` that a backward gave for `upstream` (one for each output), with
-    (f(x + h) − f(x − h)) / 2h. Inputs are float64, or integers."""
-    x = inputs[which]
+def compared(vjp: Vjp) -> Compared:
+    """Compare a VJP with (f(x + h) − f(x − h)) / 2h, element by element."""
+    x, gradient = vjp.input, vjp.gradient
     chosen = distinct(np.linspace(0, max(x.size - 1, 0), min(x.size, MOST)).astype(np.int64)).tolist()
-    here = forward(inputs)
+    here = vjp.forward(vjp.inputs)
     step = _STEP.get(min((out.dtype.itemsize for out in here if out.dtype.kind == "f"), default=8), _COARSE)
     given, found, places, kinks = [], [], [], 0
     for element in chosen:
         far = step * max(1.0, abs(float(x.flat[element])))
-        above, below = (_slope(forward, inputs, which, element, side, here, upstream) for side in (far, -far))
+        above, below = (_slope(vjp, element, side, here) for side in (far, -far))
         if not (math.isfinite(above) and math.isfinite(below)) or (
             abs(above - below) > _KINK * max(abs(above), abs(below)) + 1e-6
         ):
@@ -72,20 +85,11 @@ def compared(
     )  # fmt: skip
 
 
-def _slope(
-    forward: Forward,
-    inputs: Sequence[np.ndarray],
-    which: int,
-    element: int,
-    side: float,
-    here: Sequence[np.ndarray],
-    upstream: Sequence[np.ndarray],
-) -> float:
+def _slope(vjp: Vjp, element: int, side: float, here: Sequence[np.ndarray]) -> float:
     """The slope of Σ upstream · f from here when one element is moved by `side`."""
-    moved = inputs[which].copy()
+    moved = vjp.input.copy()
     moved.flat[element] += side
-    there = forward([*inputs[:which], moved, *inputs[which + 1 :]])
-    return growth(upstream, here, there) / side
+    return growth(vjp.upstream, here, vjp.at(moved)) / side
 
 
 def growth(upstream: Sequence[np.ndarray], here: Sequence[np.ndarray], there: Sequence[np.ndarray]) -> float:
@@ -134,25 +138,17 @@ class Along:
     wrong: bool
 
 
-def compared_along(
-    forward: Forward,
-    inputs: Sequence[np.ndarray],
-    which: int,
-    upstream: Sequence[np.ndarray],
-    gradient: np.ndarray,
-    itemsize: int,
-) -> Along | None:
-    """Compare `gradient`, the VJP for the input `which` that a backward gave for `upstream` (one for each output).
-    `itemsize` is the size in bytes of the shortest numbers that it was computed with. None if the function has no
-    derivative by differences here."""
+def compared_along(vjp: Vjp, itemsize: int) -> Along | None:
+    """Compare a VJP along random directions. `itemsize` is the size in bytes of the shortest numbers that it was
+    computed with. None if the function has no derivative by differences here."""
     tolerance = _TOLERANCE_ALONG.get(itemsize, _COARSE_ALONG)
     along: list[Along] = []
-    for direction in _directions(inputs[which]):
-        given = float((gradient.astype(np.float64) * direction).sum())
-        least = math.sqrt(float(((gradient.astype(np.float64) * direction) ** 2).sum()))
-        found = _settled(_slopes(forward, inputs, which, upstream, direction), least)
+    for direction in _directions(vjp.input):
+        parts = vjp.gradient.astype(np.float64) * direction
+        given, least = float(parts.sum()), math.sqrt(float((parts**2).sum()))
+        found = _settled(_slopes(vjp, direction), least)
         if found is None:
-            return _by_elements(forward, inputs, which, upstream, gradient, tolerance)
+            return _by_elements(vjp, tolerance)
         size = max(abs(given), abs(found), least, 1e-12)
         along.append(Along(given, found, not abs(given - found) <= tolerance * size))
     return next((one for one in along if one.wrong), along[0])
@@ -169,21 +165,11 @@ def _directions(x: np.ndarray) -> Iterator[np.ndarray]:
         yield draw.standard_normal(x.shape) * reach
 
 
-def _slopes(
-    forward: Forward,
-    inputs: Sequence[np.ndarray],
-    which: int,
-    upstream: Sequence[np.ndarray],
-    direction: np.ndarray,
-) -> Slopes:
-    def moved(h: float) -> list[np.ndarray]:
-        there = inputs[which].astype(np.float64) + h * direction
-        return forward([*inputs[:which], there, *inputs[which + 1 :]])
-
-    here = forward(inputs)
+def _slopes(vjp: Vjp, direction: np.ndarray) -> Slopes:
+    here = vjp.forward(vjp.inputs)
 
     def slope(h: float) -> float:
-        return growth(upstream, here, moved(h)) / h
+        return growth(vjp.upstream, here, vjp.at(vjp.input.astype(np.float64) + h * direction)) / h
 
     return lambda h: (slope(h), slope(-h))
 
@@ -206,15 +192,8 @@ def _settled(slopes: Slopes, least: float) -> float | None:
     return None
 
 
-def _by_elements(
-    forward: Forward,
-    inputs: Sequence[np.ndarray],
-    which: int,
-    upstream: Sequence[np.ndarray],
-    gradient: np.ndarray,
-    tolerance: float,
-) -> Along | None:
-    comparison = compared(forward, inputs, which, upstream, gradient) if inputs[which].size <= _MOST else None
+def _by_elements(vjp: Vjp, tolerance: float) -> Along | None:
+    comparison = compared(vjp) if vjp.input.size <= _MOST else None
     if comparison is None or not comparison.checked:
         return None
     return Along(comparison.given, comparison.found, comparison.error > tolerance)

@@ -17,7 +17,7 @@ from weakref import WeakSet
 import numpy as np
 
 from gradviz.errors import text_of
-from gradviz.query.differences import compared_along
+from gradviz.query.differences import Vjp, compared_along
 
 _FORMS = 8  # the most forms of a Function's arguments that are compared
 _WAITING = 4  # calls of a form that are kept until the backward of one of them has run
@@ -234,7 +234,7 @@ def _compared(
             continue
         gradient = gradients[position]
         summed = np.zeros(x.shape) if gradient is None else _summed(gradient, x.shape)
-        along = compared_along(forward, inputs, position, weights, summed, size)
+        along = compared_along(Vjp(forward, inputs, position, weights, summed), size)
         if along is None:
             nowhere.append(name)
         else:

@@ -11,7 +11,7 @@ import pkgutil
 import runpy
 import sys
 import threading
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.abc import Loader, MetaPathFinder
@@ -34,7 +34,6 @@ from gradviz.sources.tracebacks import hiding
 from gradviz.system.paths import absolute
 from gradviz.system.turns import new_turn
 from gradviz.tracefile import Recorder, Sites
-from gradviz.tracefile.chosen import AutoPasses, Passes
 from gradviz.tracefile.sites import is_users
 
 STATUS = 3  # the exit status of a script that was ended
@@ -312,7 +311,7 @@ class Running:
 
     `engine` decides which module `import torch` returns: `torch`, PyTorch; `numpy`, gradviz's engine; `auto`, PyTorch
     where it is installed. A `stopper` may end the script. `say` takes a line for the user. `printed` keeps what the
-    script prints. The other settings are those of `record`.
+    script prints. The other `settings` are those of `record`.
 
     Call `begin()`, `execute(running)`, `ended()` and `end()` in this order. Raises ScriptError if the script cannot
     be run, OSError if the trace cannot be written."""
@@ -321,20 +320,12 @@ class Running:
         self,
         target: Target,
         trace: Path | str,
-        values: str = "stats",
-        passes: Container[int] | Passes | AutoPasses | None = None,
         companion: Companion | None = None,
         engine: str = "numpy",
         stopper: Stopper | None = None,
-        scope: str | None = None,
-        last: int | None = None,
         say: Callable[[str], None] | None = None,
-        aten: bool = False,
-        check_functions: bool = False,
-        source: bool = True,
-        profile: bool = False,
-        histograms: bool = False,
         printed: bool = False,
+        **settings: Any,
     ) -> None:
         from gradviz.sources.record import record
 
@@ -349,21 +340,7 @@ class Running:
         through = companion.listener if companion is not None else None
         meta = {"script": target.name}
         self.recording = record(
-            trace,
-            values,
-            passes,
-            sites,
-            meta,
-            through,
-            not self.serves,
-            scope,
-            last,
-            say,
-            aten,
-            check_functions,
-            source,
-            profile=profile,
-            histograms=histograms,
+            trace, sites=sites, meta=meta, through=through, with_torch=not self.serves, say=say, **settings
         )
         self.tap = OutputTap(self.recording) if printed else None
         self.loading = OnImport(pytorch.NAME, lambda: None, _looked_through_no_more)

@@ -8,7 +8,7 @@ import numpy as np
 
 from gradviz.errors import GradvizError, nearest
 from gradviz.events.kinds import Kind, OpRan, Produced, Received
-from gradviz.query.differences import Compared, compared
+from gradviz.query.differences import Compared, Vjp, compared
 from gradviz.query.nodes import ACCUMULATE
 from gradviz.query.ops import function_name
 from gradviz.query.predicate_columns import FIELDS, FLAG, NUMBER, STATISTICS, TENSORS, TEXT
@@ -59,7 +59,7 @@ def check_node(session: Session, argument: str) -> None:
                 if array.dtype.kind != "f":
                     lines.append(f"  {called}: not checked, {array.dtype} has no derivative")
                 continue
-            comparison = compared(forward, arrays, which, case.upstream, case.gradients[tensor])
+            comparison = compared(Vjp(forward, arrays, which, case.upstream, case.gradients[tensor]))
             (wrong if comparison.wrong else right).append(called)
             lines += _told(called, comparison)
     except CommandError:

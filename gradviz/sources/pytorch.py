@@ -59,28 +59,21 @@ def is_of(name: str, thing: Any) -> bool:
 
 
 class Attachment:
-    """Records PyTorch for `listener` from `begin` to `end`, with `aten` also the ops that ops are made of. `began` is
-    called when recording begins, `failed` with a line of text if PyTorch cannot be recorded, or no longer. With
-    `keeps_calls` the calls can be run again (`forward_of`); with `check_functions` custom Functions are compared with
-    finite differences; with `profile` the costs of ops are measured, with `histograms` the distribution of elements.
-    `replayed` is the recorder of a run whose calls can be made again."""
+    """Records PyTorch for `listener` from `begin` to `end`, with the `settings` of `TorchRecorder`. `began` is called
+    when recording begins, `failed` with a line of text if PyTorch cannot be recorded, or no longer. With `keeps_calls`
+    the calls can be run again (`forward_of`). `replayed` is the recorder of a run whose calls can be made again."""
 
     def __init__(
         self,
         listener: Listener,
         began: Callable[[], None],
         failed: Callable[[str], None],
-        aten: bool = False,
-        keeps_calls: bool = False,
-        check_functions: bool = False,
-        profile: bool = False,
-        replayed: Recorder | None = None,
-        histograms: bool = False,
+        keeps_calls: bool,
+        replayed: Recorder | None,
+        **settings: bool,
     ) -> None:
-        self.replayed = replayed
-        self.listener, self.began, self.failed, self.aten = listener, began, failed, aten
-        self.keeps_calls = keeps_calls
-        self.check_functions, self.profile, self.histograms = check_functions, profile, histograms
+        self.listener, self.began, self.failed = listener, began, failed
+        self.keeps_calls, self.replayed, self.settings = keeps_calls, replayed, settings
         self.calls: Any = None
         self.waiting = OnImport(NAME, self._start)
         self.recorder: Any = None
@@ -149,9 +142,7 @@ class Attachment:
     def _begin(self) -> None:
         from gradviz.sources.torch_recorder.recording import TorchRecorder
 
-        recorder = TorchRecorder(
-            self.listener, self.failed, self.aten, self.check_functions, self.profile, self.histograms
-        )
+        recorder = TorchRecorder(self.listener, self.failed, **self.settings)
         if self.keeps_calls:
             from gradviz.sources.torch_recorder.rerun_call import Calls
 

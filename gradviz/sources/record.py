@@ -260,18 +260,11 @@ class record:
         self.engine = numpy_engine.Attachment(listener, self.check_functions, inputs)
         self.engine.begin()
         if self.with_torch:
-            keeps_calls = self.through is not None
+            replayed = self.recorder if self.values in WITH_ELEMENTS else None
             self.attachment = pytorch.Attachment(
-                listener,
-                self._torch_began,
-                self._torch_failed,
-                self.aten,
-                keeps_calls,
-                self.check_functions,
-                self.profile,
-                self.recorder if self.values in WITH_ELEMENTS else None,
-                self.histograms,
-            )
+                listener, self._torch_began, self._torch_failed, self.through is not None, replayed, aten=self.aten,
+                check_functions=self.check_functions, profile=self.profile, histograms=self.histograms,
+            )  # fmt: skip
             self.attachment.begin()
         self.work_of_children = work_of_children()
         _recording.append(self)

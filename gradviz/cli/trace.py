@@ -1,6 +1,6 @@
 """`gradviz trace`: runs a script and records it."""
 
-import math
+import re
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -46,13 +46,10 @@ _NAMED = 6  # the most scopes that are listed by name
 
 def _share(context: click.Context, option: click.Parameter, text: str) -> float:
     """The share that an option gives in percent."""
-    try:
-        share = float(text.removesuffix("%")) / 100
-    except ValueError:
-        share = 0
-    if not 0 < share < math.inf:
+    percent = re.fullmatch(r"(\d{1,9}(\.\d{1,9})?)%?", text)
+    if percent is None or not float(percent[1]):
         raise click.BadParameter(f"{text!r} is not of the form 10%")
-    return share
+    return float(percent[1]) / 100
 
 
 def _pass_numbers(

@@ -12,6 +12,7 @@ from gradviz.query import ops as op_sets
 from gradviz.query.collective_calls import sent
 from gradviz.query.flow import is_square, op_behind, op_of, reach
 from gradviz.query.training import ACCUMULATED, STEPPED
+from gradviz.query.writes import Writes
 from gradviz.sets import contained, distinct, ranked, without
 
 _PASSES = 3  # the fewest passes in which a graph has to grow
@@ -219,10 +220,11 @@ class Behind:
 
 def in_targets(case: Case) -> Iterator[Link]:
     """Links from losses to targets that carry a graph. The target is the output of a network that no optimizer trains,
-    or a sum of data and the output of the same network for another input, as in temporal-difference learning."""
+    or a sum of data and the output of the same network for another input, as in temporal-difference learning. A part of
+    the trained model with values of its own is no such network: the optimizer lacks it."""
     ran = case.query.nodes.ran
     got = set(case.trace.table(Kind.ACCUMULATED)["tensor"].tolist())
-    behind = Behind(case)
+    behind, loaded = Behind(case), case.query.of(Writes).has_loaded_values
     for op in _candidates(case):
         for prediction, target in _sides(case, op):
             node, other = _node(case, target), _node(case, prediction)
@@ -233,7 +235,9 @@ def in_targets(case: Case) -> Iterator[Link]:
             lonely = (
                 bool(there) and untrained == there and bool(here & case.training.trained) and not here & there
             )
-            if lonely and all(leaf in case.trace.parameters for leaf in there):
+            near = {case.model_of(leaf) for leaf in here & case.training.trained}
+            is_part = lonely and near == {case.model_of(leaf) for leaf in there if not loaded(leaf)}
+            if lonely and not is_part and all(leaf in case.trace.parameters for leaf in there):
                 yield Link(node, op.index, target, tuple(sorted(there)), 0)
                 return
             if (

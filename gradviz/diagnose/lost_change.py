@@ -57,6 +57,38 @@ def own_step(case: Case, optimizer: int) -> tuple[str, ast.FunctionDef] | None:
     return None
 
 
+def stepped_names(step: ast.FunctionDef) -> set[str]:
+    """The variables of the loops over parameters in a method `step`."""
+    loops = [node for node in ast.walk(step) if isinstance(node, ast.For)]
+    targets = [loop.target for loop in loops if "param" in ast.unparse(loop.iter)]
+    return {ast.unparse(node) for target in targets for node in ast.walk(target)}
+
+
+def begins_with(value: ast.expr) -> str:
+    """The tensor that an expression begins with: `p` for `p.data - b`, `p.mul(a).add(b)` and `torch.sub(p, b)`."""
+    while isinstance(value, ast.BinOp | ast.Call):
+        if isinstance(value, ast.BinOp):
+            value = value.left
+        elif isinstance(value.func, ast.Attribute) and ast.unparse(value.func.value) != "torch":
+            value = value.func.value
+        elif value.args:
+            value = value.args[0]
+        else:
+            break
+    return ast.unparse(value).removesuffix(".data")
+
+
+def written_in_place(value: ast.expr) -> str:
+    """A new value of a tensor, written into it: `p.mul_(a).add_(b)` for `p.mul(a).add(b)`, else `p.copy_(…)`."""
+    tensor, text = begins_with(value), ast.unparse(value)
+    whole = call = ast.parse(text, mode="eval").body
+    while isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+        call.func.attr = f"{call.func.attr.removesuffix('_')}_"
+        call = call.func.value
+    is_chain = ast.unparse(call).removesuffix(".data") == tensor
+    return ast.unparse(whole) if is_chain else f"{tensor}.copy_({text})"
+
+
 def _is_named(case: Case, event: int) -> bool:
     """Whether the value of an event is assigned to a variable as a new value: `old = old * 0.9 + new`, computed from
     it, or `new = p - rate * p.grad`, computed from a gradient."""

@@ -26,7 +26,7 @@ from gradviz.query.flow import (
 )
 from gradviz.query.moment import Moment
 from gradviz.query.numbers_read import NumbersRead
-from gradviz.query.pass_owners import PassOwners
+from gradviz.query.pass_owners import PassOwners, missing_at
 from gradviz.query.query import Query
 from gradviz.query.scopes import FUNCTION
 from gradviz.query.statements import function_of, returned_at
@@ -106,9 +106,10 @@ class Lacks:
         numbers = self._through_numbers(leaf, begun, results)
         if (
             cut is not None
-        ):  # a copy after the cut counts: it is in the pass itself, unlike data that went through a memory
-            is_later = numbers is not None and numbers.lack is Lack.COPIED and numbers.event > cut.event
-            return numbers if is_later else cut
+        ):  # a copy after the cut is in the pass itself, unlike data that went through a memory
+            if numbers is not None:
+                return numbers if numbers.lack is Lack.COPIED and numbers.event > cut.event else cut
+            return (self._open_use(leaf) if leaf not in self.penalties else None) or cut
         if numbers is not None or any(leaf in self._asked(one) for one in begun):
             return numbers
         return self._not_on_a_way(leaf, begun, results)
@@ -216,7 +217,7 @@ class Lacks:
     def place(self, lacking: Lacking) -> Site | None:
         """The line of the program that keeps a leaf from its gradient; None if there is none."""
         if lacking.lack is Lack.OFF_PATH:
-            return self.query.places.site(self._computed_at(lacking))
+            return missing_at(self.query, self.computed_at(lacking), lacking.leaf)[0]
         if lacking.lack is Lack.NOT_RETURNED:
             made = self.query.places.at(lacking.event)
             return returned_at(self.query, self.function_without(lacking)) or made
@@ -231,7 +232,7 @@ class Lacks:
         produced = self.trace.table(Kind.PRODUCED)
         return int(produced["node"][produced.events == lacking.event][0])
 
-    def _computed_at(self, lacking: Lacking) -> int:
+    def computed_at(self, lacking: Lacking) -> Site | None:
         """The site of the expression whose value is the result that reaches no root, even if functions of the program
         computed it. It is the call of a module, if none of the module's parameters reaches the loss; else the call of
         the function that returns the result."""
@@ -239,7 +240,8 @@ class Lacks:
         around = self.query.scopes.around(event, self.query.tensors.op(event).thread)
         module = self._lost_modules.get(lacking.leaf, "")
         site = next((scope.site for scope in around if scope.name == module), None)
-        return self.query.places.named_at(int(self.query.places.of_events[event]) if site is None else site)
+        site = int(self.query.places.of_events[event]) if site is None else site
+        return self.query.places.site(self.query.places.named_at(site))
 
     @cached_property
     def _lost_modules(self) -> dict[int, str]:
@@ -495,6 +497,19 @@ class Lacks:
         made = self.trace.table(Kind.TENSOR)
         entered = made["source"][self.trace.named(made["how"], (TRANSFORM,))]
         return set(entered.tolist())
+
+    def _open_use(self, leaf: int) -> Lacking | None:
+        """The last result with a graph that is computed from a leaf, if no op reads it; else None."""
+        graph = self.query.of(Downstream)
+
+        def onward(tensor: int) -> list[int]:
+            ops = map(self.query.tensors.op, graph.readers(tensor))
+            outputs = ((one, op.index) for op in ops if op.grad_enabled for one in op.outputs if one)
+            return [one for one, event in outputs if self.query.tensors.requires_grad(one, event)]
+
+        last = max(reach([leaf], onward, _RESULTS), key=lambda one: self.query.tensors.maker(one) or 0)
+        is_used = last == leaf or graph.readers(last)
+        return None if is_used else self._off_path(leaf, self.query.tensors.maker(last) or 0)
 
     def _is_forgotten(self, leaf: int) -> bool:
         """Whether neither a name nor an optimizer holds a leaf, in a program that trains other leaves: `fully_shard`

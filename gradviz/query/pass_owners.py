@@ -3,16 +3,24 @@ by the passes of its own optimizers: a generator by the pass before its own step
 the names of optimizers, schedulers, the scaler and the roots of passes in the program."""
 
 import ast
+import re
 from collections.abc import Iterable
 
 import numpy as np
 
 from gradviz.events.kinds import Kind
 from gradviz.query.query import Query
-from gradviz.query.source_trees import backward_call, method_calls, statement_at, trees
+from gradviz.query.source_trees import (
+    assigned_before,
+    backward_call,
+    method_calls,
+    names_read,
+    statement_at,
+    trees,
+)
 from gradviz.query.training import BY_HAND, Training
 from gradviz.sets import contained
-from gradviz.tracefile import PassInfo
+from gradviz.tracefile import PassInfo, Site
 
 
 class PassOwners:
@@ -111,24 +119,72 @@ def root_name(query: Query, pass_number: int) -> str:
     return (query.names.of(roots[0].tensor) or "") if len(roots) == 1 else ""
 
 
+def missing_at(query: Query, site: Site | None, leaf: int) -> tuple[Site | None, PassInfo | None]:
+    """The line at which a result that reaches no root is missing: behind its line, in the same function, the last
+    assignment to the root of the next pass for a leaf, else the pass; and the first such pass. The line of the result,
+    and None, if there is none."""
+    if site is None:
+        return None, None
+    later: dict[int, tuple[Site, PassInfo]] = {}
+    for one in query.of(PassOwners).passes_of(leaf):
+        there = query.places.site(one.site)
+        if there is not None and _is_behind(there, site):
+            later.setdefault(there.place.line, (there, one))
+    if not later:
+        return site, None
+    there, backward_pass = later[min(later)]
+    call = backward_call(query, there)
+    receiver = call.func.value if call is not None and isinstance(call.func, ast.Attribute) else None
+    names = names_read(receiver) if receiver is not None else set()
+    if not names.isdisjoint(site.place.names):
+        return site, None  # a term that another value of the root has replaced
+    made = [assigned_before(query, there, name) for name in names]
+    lines = [one.lineno for one in made if one is not None and one.lineno > site.place.line]
+    return query.places.of_line(site.place.file, max(lines)) if lines else there, backward_pass
+
+
+def _is_behind(site: Site, other: Site) -> bool:
+    one, before = site.place, other.place
+    return (one.file, one.function) == (before.file, before.function) and one.line > before.end_line
+
+
 def call_with_first(query: Query, site: int, first: str) -> str:
     """The call at a site with another first argument: `SGD(first, lr=0.1)`; empty if the source does not show it."""
-    statement = statement_at(query, query.places.site(site))
-    value = statement.value if isinstance(statement, ast.Assign) else None
-    if not isinstance(value, ast.Call) or not value.args:
+    call = _call_at(query, site)
+    if call is None:
         return ""
-    return ast.unparse(ast.Call(value.func, [ast.Name(first, ast.Load()), *value.args[1:]], value.keywords))
+    return ast.unparse(ast.Call(call.func, [ast.Name(first, ast.Load()), *call.args[1:]], call.keywords))
 
 
 def first_argument(query: Query, site: int) -> str:
-    """The first argument of the call at a site, for use in a list: the inside of a list, else `*argument`. Empty if
-    unknown."""
+    """The first argument of the call at a site, or the value of its variable, for use in a list: the inside of a list,
+    else `*argument`. Empty if unknown."""
+    call, assigned = _call_at(query, site), given_to(query, site)
+    if call is None:
+        return ""
+    value = call.args[0] if assigned is None else assigned[1].value
+    return ast.unparse(value)[1:-1] if isinstance(value, ast.List) else f"*{ast.unparse(value)}"
+
+
+def given_to(query: Query, site: int) -> tuple[str, ast.Assign] | None:
+    """The file and the assignment that made the variable that is the first argument of the call at a site: the list of
+    the parameters of an optimizer. None if it is no variable, is assigned elsewhere, or is filled behind its
+    assignment."""
+    call, place = _call_at(query, site), query.places.site(site)
+    name = call.args[0].id if call is not None and isinstance(call.args[0], ast.Name) else ""
+    assigned = assigned_before(query, place, name)
+    if assigned is None or place is None:
+        return None
+    between = query.trace.source(place.place.file)[assigned.lineno : place.place.line - 1]
+    is_filled = any(re.search(rf"\b{re.escape(name)}(\.\w+\(|\s*\+=)", line) for line in between)
+    return None if is_filled else (place.place.file, assigned)
+
+
+def _call_at(query: Query, site: int) -> ast.Call | None:
+    """The call with arguments whose value the statement at a site assigns; None for another statement."""
     statement = statement_at(query, query.places.site(site))
     value = statement.value if isinstance(statement, ast.Assign) else None
-    if not isinstance(value, ast.Call) or not value.args:
-        return ""
-    text = ast.unparse(value.args[0])
-    return text[1:-1] if isinstance(value.args[0], ast.List) else f"*{text}"
+    return value if isinstance(value, ast.Call) and value.args else None
 
 
 def seen_at(query: Query, site: int, name: str) -> str:
@@ -139,7 +195,7 @@ def seen_at(query: Query, site: int, name: str) -> str:
     if place is None or tree is None:
         return name
     around = [tree, *(node for node in ast.walk(tree) if _is_around(node, place.place.line))]
-    if any(name in _bound_in(scope) for scope in around if not isinstance(scope, ast.ClassDef)):
+    if any(name in bound_in(scope) for scope in around if not isinstance(scope, ast.ClassDef)):
         return name
     of_self = (
         node
@@ -158,7 +214,7 @@ def _is_around(node: ast.AST, line: int) -> bool:
     return node.lineno <= line <= (node.end_lineno or 0)
 
 
-def _bound_in(scope: ast.AST) -> set[str]:
+def bound_in(scope: ast.AST) -> set[str]:
     """The names that a function or a module binds, without those of the scopes inside of it."""
     names = (
         {one.arg for one in ast.walk(scope.args) if isinstance(one, ast.arg)}

@@ -164,8 +164,12 @@ def _as_number(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
 def _off_path(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
     lacking = absence.lacking
     assert lacking is not None
+    lacks = stop.query.of(Lacks)
+    made, missing = lacks.computed_at(lacking), lacks.place(lacking)
     text = "{result}, which is computed from it at {when}, reaches no root; "
-    when = stop.event_of(lacking.event) + _at(stop, stop.query.of(Lacks).place(lacking))
+    when = stop.event_of(lacking.event) + _at(stop, made)
+    if missing is not None and missing != made:
+        when += stop.say(", and is missing at the root{line}", line=_at(stop, missing))
     return stop.say(text, result=stop.called(lacking.result), when=when) + _not_computed_from(
         stop, tensor, name, absence
     )

@@ -74,10 +74,13 @@ ADVISED = {
     "zero-gradient: bytes that are scaled to 0 by a division of integers",
     "wrong-mode: an average of the weights without statistics",
     "zero-gradient: the last state of one direction alone",
+    "broadcast-surprise: a bias of each item that is a column",
 }
 TYPED = {
     "off-loss-path: a result that is thrown away",
     "off-loss-path: a sum of losses that the last term replaces",
+    "off-loss-path: terms that an inner loop replaces",
+    "off-loss-path: an image that is to stay in its range",
 }  # of the rules whose cures are advice
 FORGOTTEN = """
 import sys

@@ -258,7 +258,7 @@ def test_a_module_that_moves_to_where_it_is_can_be_recorded(tmp_path: Path) -> N
         ("3-1", "'3-1' is no range of passes: they count up from 1"),
         ("every:0", "'every:0' is not of the form every:50"),
         ("each:5", "'each:5' is not of the form every:50"),
-        ("x", "'x' is neither auto nor of the form 1-3,100,every:50"),
+        ("x", "'x' is neither all, nor auto, nor of the form 1-3,100,every:50"),
     ],
 )
 def test_what_names_no_passes_is_refused(text: str, told: str, tmp_path: Path) -> None:

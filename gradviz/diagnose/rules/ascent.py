@@ -1,4 +1,5 @@
-"""`ascent`: an update by hand adds the gradient of a loss where it should subtract it, and the loss rises.
+"""`ascent`: an update by hand, or the step of an optimizer that the program defines, adds the gradient of a loss where
+it should subtract it, and the loss rises. The change between two passes and the gradient point the same way each time.
 
 Why it is bad: the gradient points to where the loss grows fastest. A step along it makes the loss larger.
 
@@ -26,12 +27,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from gradviz.diagnose.fix import Fix, typed_as
+from gradviz.diagnose.lost_change import begins_with, own_step, stepped_names
 from gradviz.diagnose.rule import WARNING, Case, Found, Need, Rule
-from gradviz.events.kinds import Kind, OpRan
-from gradviz.query.ops import COPYING, LOSSES
-from gradviz.query.source_trees import statement_at
+from gradviz.events.kinds import Kind
+from gradviz.query.missing_gradients import Lacks
+from gradviz.query.ops import LOSSES
+from gradviz.query.source_trees import assigned_to, statement_at
 from gradviz.query.training import BY_HAND, STEPPED
 from gradviz.sets import distinct
+from gradviz.tracefile import Site
 from gradviz.words.numbers import number
 
 _LEAST = 3  # updates
@@ -41,7 +45,6 @@ _PERTURBED = re.compile(
     r"(^|_)(adv\w*|attack\w*|delta|perturb\w*|pert|dream\w*|image|img|lam|lambda|lambd|multiplier\w*|dual)(_|$)",
     re.IGNORECASE,
 )
-_NEAR = 1e-3  # of the change: it is computed in float32
 
 
 @Rule(
@@ -51,52 +54,77 @@ _NEAR = 1e-3  # of the change: it is computed in float32
     needs=(Need.VALUES, Need.TRAINING, Need.PASSES),
 )
 def ascent(case: Case) -> Iterator[Found]:
-    lives = case.training.lives
-    by_hand = (lives.whats == STEPPED) & (lives.numbers == BY_HAND)
     found: dict[int, dict[int, int]] = {}
-    for leaf in distinct(lives.leaves[by_hand]).tolist():
-        events = lives.events[by_hand & (lives.leaves == leaf)].tolist()
-        if len(events) >= _LEAST and all(_climbs(case, leaf, event) for event in events):
-            found.setdefault(case.site(events[0]), {})[leaf] = events[0]
-    climbing = {leaf for updates in found.values() for leaf in updates}
+    unknown: set[int] = set()
+    for leaf, steps in _own_steps(case).items():
+        moves = [_along(case, leaf, *step) for step in steps]
+        climbs = [step[0] for step, move in zip(steps, moves, strict=True) if move is not None and move > 0]
+        if all(move is None for move in moves):
+            unknown.add(leaf)  # the trace has no elements of a large one
+        elif len(climbs) >= _LEAST and all(move is None or move >= 0 for move in moves):
+            found.setdefault(case.site(climbs[0]), {})[leaf] = climbs[0]
+    climbing = {leaf for updates in found.values() for leaf in updates} | unknown
     for site, updates in found.items():
         leaves = list(updates)
         if any(_is_meant(case, leaf, climbing) for leaf in leaves):
             continue
         roots = _losses(case, leaves[0])
-        if len(roots) < _LEAST or not np.all(np.diff(roots) > 0):
+        third = len(roots) // 3
+        if len(roots) < _LEAST or not np.mean(roots[-third:]) > np.mean(roots[:third]):
             continue
-        place = case.query.places.site(site)
+        place, first = _adding(case, leaves[0]), _passes_of(case, leaves[0])[0]
+        place, first = (place, first) if place is not None else (case.query.places.site(site), 0)
+        begun = case.query.passes.by_number[first].first if first else -1
         downhill = _downhill(statement_at(case.query, place))
         yield Found(
             f"{case.called(leaves)} move{'s' * (len(leaves) == 1)} along the gradient and not against it: the loss "
             f"rises from {number(roots[0], 3)} to {number(roots[-1], 3)} in {case.passes_called(len(roots))}",
             Fix(downhill, typed_as(downhill)) if downhill else "subtract the gradient in the update",
-            (updates[leaves[0]],),
+            (begun, updates[leaves[0]]) if first else (updates[leaves[0]],),
             site=place,
+            number=first,
             tensors=tuple(leaves),
         )
 
 
-def _climbs(case: Case, leaf: int, event: int) -> bool:
-    """Whether a write changes a leaf by a positive multiple of its gradient."""
-    memory, grad = case.query.memory, case.query.tensors.grad(leaf, event - 1)
-    before, after, came = (
-        memory.value(leaf, event - 1),
-        memory.value(leaf, event),
-        memory.value(grad, event - 1),
+def _own_steps(case: Case) -> dict[int, list[tuple[int, int]]]:
+    """The leaves that the program steps on itself, by hand or by an optimizer that it defines; of each step the event
+    and the event by which the leaf has changed, the last before the next step of such an optimizer."""
+    lives, found = case.training.lives, dict[int, list[tuple[int, int]]]()
+    is_own = {one: own_step(case, one) is not None for one in distinct(lives.numbers).tolist() if one}
+    stepped = lives.whats == STEPPED
+    ends = np.append(lives.events[1:], 0) - 1
+    rows = zip(
+        *(one[stepped].tolist() for one in (lives.leaves, lives.numbers, lives.events, ends)), strict=True
     )
+    for leaf, optimizer, event, end in rows:
+        if optimizer == BY_HAND or is_own[optimizer]:
+            until = event if optimizer == BY_HAND else end if end > event else case.trace.count - 1
+            found.setdefault(leaf, []).append((event, until))
+    return found
+
+
+def _along(case: Case, leaf: int, event: int, until: int) -> float | None:
+    """The product of the gradient of a leaf and its change in a step, above 0 if it goes uphill; None if the trace has
+    not all elements."""
+    memory, grad = case.query.memory, case.query.tensors.grad(leaf, event - 1)
+    before, after = memory.value(leaf, event - 1), memory.value(leaf, until)
+    came = memory.value(grad, event - 1)
     if before is None or after is None or came is None:
-        return False
+        return None
     if before.array is None or after.array is None or came.array is None:
-        return False
+        return None
     change = np.asarray(after.array, np.float64) - np.asarray(before.array, np.float64)
-    gradient = np.asarray(came.array, np.float64)
-    square = float((gradient * gradient).sum())
-    if change.shape != gradient.shape or not np.isfinite(square) or square == 0:
-        return False
-    rate = float((change * gradient).sum()) / square
-    return rate > 0 and np.allclose(change, rate * gradient, rtol=0, atol=_NEAR * float(np.abs(change).max()))
+    return float((change * came.array).sum()) if change.shape == came.array.shape else None
+
+
+def _adding(case: Case, leaf: int) -> Site | None:
+    """The last line in the step of an optimizer of the program that adds to a parameter; None if there is none."""
+    step = next((own for one in case.training.owners.get(leaf, ()) if (own := own_step(case, one))), None)
+    names, nodes = (stepped_names(step[1]), ast.walk(step[1])) if step is not None else (set(), iter(()))
+    added = (node for node in nodes if isinstance(node, ast.stmt) and _downhill(node))
+    lines = [node.lineno for node in added if _updated(node) in names]
+    return case.query.places.of_line(step[0], max(lines)) if step is not None and lines else None
 
 
 def _is_meant(case: Case, leaf: int, climbing: set[int]) -> bool:
@@ -104,32 +132,25 @@ def _is_meant(case: Case, leaf: int, climbing: set[int]) -> bool:
     parameters that do not climb, frozen or trained."""
     if _PERTURBED.search(case.query.names.of(leaf) or ""):
         return True
-    came = case.trace.table(Kind.ACCUMULATED)
-    first = int(came["in_pass"][came["tensor"] == leaf][0])
+    first = _passes_of(case, leaf)[0]
+    came, began = case.trace.table(Kind.ACCUMULATED), case.query.passes.began(first)
     behind = set(came["tensor"][came["in_pass"] == first].tolist())
-    return bool(behind - climbing) or _reads_a_frozen_parameter(case, first, climbing)
+    for root in began.roots:
+        behind |= {*case.query.of(Lacks).ways(root.tensor, began.index).leaves} & case.trace.parameters.keys()
+    return bool(behind - climbing)
 
 
-def _reads_a_frozen_parameter(case: Case, pass_number: int, climbing: set[int]) -> bool:
-    """Whether an op behind the root of a pass reads a parameter of a module, and the parameter does not climb."""
-    received = case.trace.table(Kind.RECEIVED)
-    for node in distinct(received["node"][received["in_pass"] == pass_number]).tolist():
-        event = case.query.nodes.op(node)
-        for tensor in case.query.tensors.op(event).inputs if event is not None else ():
-            made = case.query.tensors.made(tensor)
-            is_view = isinstance(made, OpRan) and made.op in COPYING and bool(made.inputs)
-            leaf = made.inputs[0] if is_view and isinstance(made, OpRan) else tensor
-            if leaf in case.trace.parameters and leaf not in climbing:
-                return True
-    return False
+def _passes_of(case: Case, leaf: int) -> list[int]:
+    """The passes that gave a leaf a gradient, in order."""
+    came = case.trace.table(Kind.ACCUMULATED)
+    return distinct(came["in_pass"][came["tensor"] == leaf]).tolist()
 
 
 def _losses(case: Case, leaf: int) -> list[float]:
     """The values of the roots of the recorded passes that gave a leaf a gradient, in order. Empty if a root is no loss,
     or if its value is not known."""
-    came = case.trace.table(Kind.ACCUMULATED)
     values: list[float] = []
-    for pass_number in distinct(came["in_pass"][came["tensor"] == leaf]).tolist():
+    for pass_number in _passes_of(case, leaf):
         if not case.query.passes.by_number[pass_number].is_in_detail:
             continue
         began = case.query.passes.began(pass_number)
@@ -147,6 +168,12 @@ def _is_loss(case: Case, root: int) -> bool:
     is_loss = made is not None and case.query.tensors.is_op(made) and case.query.tensors.op(made).op in LOSSES
     name = case.query.names.of(root) or ""
     return _NEGATIVE.search(name) is None and (is_loss or _NAMED_SO.search(name) is not None)
+
+
+def _updated(statement: ast.stmt) -> str:
+    """The tensor that a statement updates."""
+    value = getattr(statement, "value", None)
+    return assigned_to(statement) or (begins_with(value) if isinstance(value, ast.expr) else "")
 
 
 def _downhill(statement: ast.stmt | None) -> str:

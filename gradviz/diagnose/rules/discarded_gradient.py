@@ -116,8 +116,8 @@ def _are_followed_unseen(case: Case) -> np.ndarray:
 
 
 def _is_for_others(case: Case, backward_pass: PassInfo) -> bool:
-    """Whether nothing that the optimizers of a pass hold requires grad, or the pass gives gradients to leaves of an
-    optimizer that never steps."""
+    """Whether nothing that the optimizers of a pass hold requires grad, or they hold leaves that never get a gradient
+    and none that this pass gives one, or the pass gives gradients to leaves of an optimizer that never steps."""
     came, stepped = case.trace.table(Kind.ACCUMULATED), case.training.stepped["optimizer"].tolist()
     got = came["tensor"][came["in_pass"] == backward_pass.number].tolist()
     if any(
@@ -129,6 +129,8 @@ def _is_for_others(case: Case, backward_pass: PassInfo) -> bool:
     owners = case.query.of(PassOwners).optimizers(backward_pass.number)
     held = [leaf for leaf, holders in case.training.holders.items() if holders & owners]
     requires_grad = case.query.tensors.requires_grad
+    if set(got).isdisjoint(held) and any(lack.leaf in held for lack in case.of(lacking)):
+        return True
     return bool(held) and not any(requires_grad(leaf, backward_pass.first) for leaf in held)
 
 

@@ -26,13 +26,14 @@ grad for `torch.autograd.grad`.
 """
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from gradviz.diagnose.fix import Edit, Fix, Spot, typed_as, updated_in_place
-from gradviz.diagnose.lost_change import lost_changes, own_step
+from gradviz.diagnose.lost_change import begins_with, lost_changes, own_step, stepped_names, written_in_place
 from gradviz.diagnose.own_words import with_indices
 from gradviz.diagnose.rule import ERROR, NOTE, WARNING, Case, Found, Need, Rule
 from gradviz.events.kinds import Kind, TensorMade
@@ -40,7 +41,7 @@ from gradviz.query.flow import Use, groups_behind, op_of, uses
 from gradviz.query.ledger import Ledger
 from gradviz.query.missing_gradients import PARAMETER, Lacks
 from gradviz.query.ops import JOINING, PRODUCTS
-from gradviz.query.pass_owners import PassOwners, call_with_first, first_argument, seen_at
+from gradviz.query.pass_owners import PassOwners, call_with_first, first_argument, given_to, seen_at
 from gradviz.query.source_trees import assigned_to, in_place, names_read, statement_at, trees
 from gradviz.query.training import BY_HAND
 from gradviz.query.writes import Writes
@@ -147,7 +148,7 @@ def _lost_in_steps(case: Case) -> Iterator[Found]:
             continue
         leaves = tuple(distinct(rows.leaves[of_it]).tolist())
         for value in [*_dropped_in(own[1])][-1:]:
-            changed = _written_in_place(value)
+            changed = written_in_place(value)
             yield Found(
                 f"{ast.unparse(value)} is a new tensor that nothing reads: {case.called(leaves)} never "
                 f"change{'s' * (len(leaves) == 1)}",
@@ -163,12 +164,10 @@ def _lost_in_steps(case: Case) -> Iterator[Found]:
 def _dropped_in(step: ast.FunctionDef) -> Iterator[ast.expr]:
     """The values that a function computes from a parameter and drops, in order: a statement of its own, `p.add(grad)`,
     or the value of a variable that nothing reads, or that was the parameter."""
-    loops = [node for node in ast.walk(step) if isinstance(node, ast.For)]
-    targets = [loop.target for loop in loops if "param" in ast.unparse(loop.iter)]
-    parameters = {ast.unparse(node) for target in targets for node in ast.walk(target)}
+    parameters = stepped_names(step)
     for node in sorted(ast.walk(step), key=lambda node: getattr(node, "lineno", 0)):
         if isinstance(node, ast.Expr | ast.Assign) and isinstance(node.value, ast.Call | ast.BinOp):
-            name, tensor = assigned_to(node), _begins_with(node.value)
+            name, tensor = assigned_to(node), begins_with(node.value)
             is_dropped = not name or name == tensor or (name.isidentifier() and name not in names_read(step))
             if tensor in parameters and is_dropped:
                 yield node.value
@@ -178,47 +177,27 @@ def _forgotten(case: Case) -> Iterator[Found]:
     for part in case.of(_left_out):
         name = case.training.optimizer_class(part.optimizer)
         one = len({case.called([leaf]) for leaf in part.leaves}) == 1
+        begun, given = (
+            case.query.passes.by_number[part.number].first,
+            given_to(case.query, case.site(part.made)),
+        )
         yield Found(
             f"{name} was made without {case.called(part.leaves)}: {'it gets' if one else 'they get'} gradients, and no "
             f"step ever changes {'it' if one else 'them'}",
             _with_all(case, part.made, name, part.leaves),
-            (part.made, case.query.passes.by_number[part.number].first),
+            (part.made, begun) if given is None else (begun, part.made),
+            site=None if given is None else case.query.places.of_line(given[0], given[1].lineno),
             number=part.number,
             tensors=part.leaves,
             severity=WARNING,
         )
 
 
-def _begins_with(value: ast.expr) -> str:
-    """The tensor that an expression begins with: `p` for `p.data - b`, `p.mul(a).add(b)` and `torch.sub(p, b)`."""
-    while isinstance(value, ast.BinOp | ast.Call):
-        if isinstance(value, ast.BinOp):
-            value = value.left
-        elif isinstance(value.func, ast.Attribute) and ast.unparse(value.func.value) != "torch":
-            value = value.func.value
-        elif value.args:
-            value = value.args[0]
-        else:
-            break
-    return ast.unparse(value).removesuffix(".data")
-
-
-def _written_in_place(value: ast.expr) -> str:
-    """A new value of a tensor, written into it: `p.mul_(a).add_(b)` for `p.mul(a).add(b)`, else `p.copy_(…)`."""
-    tensor, text = _begins_with(value), ast.unparse(value)
-    whole = call = ast.parse(text, mode="eval").body
-    while isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
-        call.func.attr = f"{call.func.attr.removesuffix('_')}_"
-        call = call.func.value
-    is_chain = ast.unparse(call).removesuffix(".data") == tensor
-    return ast.unparse(whole) if is_chain else f"{tensor}.copy_({text})"
-
-
 def _in_place(case: Case, event: int) -> Fix | str:
     """The update at an event, which makes a new tensor, rewritten as an update in place."""
     statement = statement_at(case.query, case.place(event))
     if isinstance(statement, ast.Expr):
-        text = f"with torch.no_grad(): {_written_in_place(statement.value)}"
+        text = f"with torch.no_grad(): {written_in_place(statement.value)}"
         return Fix(text, typed_as(text))
     target = ast.unparse(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
     update = in_place(statement, target)
@@ -236,8 +215,9 @@ def _in_place(case: Case, event: int) -> Fix | str:
 def _with_all(case: Case, made: int, name: str, leaves: tuple[int, ...]) -> Fix | str:
     """The call that made an optimizer, with the _left_out leaves added: the parameters of one more module, or all
     parameters of the model if the leaves are in several modules."""
-    path = case.trace.parameters[leaves[0]]
+    path = case.trace.parameters.get(leaves[0]) or case.words.called(leaves[0])
     (module, _), *more = case.query.modules.whole(leaves)
+    module = module or path
     own, root = first_argument(case.query, case.site(made)), path.partition(".")[0]
     seen = seen_at(case.query, case.site(made), root)
     new = module if module == path else f"*{module}.parameters()"
@@ -247,6 +227,9 @@ def _with_all(case: Case, made: int, name: str, leaves: tuple[int, ...]) -> Fix 
     else:
         given = f"{seen}.parameters()" if more else f"[{own}, {new.replace(root, seen, 1)}]"
     call = call_with_first(case.query, case.site(made), given) if seen and (own or more) else ""
+    if call and (assigned := given_to(case.query, case.site(made))) is not None:
+        call = f"{assigned_to(assigned[1])} = {given}"
+        return Fix(call, typed_as(call))
     also = "  # or requires_grad_(False) if it is not to be trained"
     if not call:
         return f"give {name} {new.removeprefix('*')}, too{also}"
@@ -467,7 +450,48 @@ def _left_out(case: Case) -> list[Forgotten]:
                 optimizer = _nearest(case, part, others, optimizers)
                 before = found[optimizer].leaves if optimizer in found else ()
                 found[optimizer] = Forgotten((*before, *part), number, optimizer, _made(case, optimizer))
-    return list(found.values())
+    return [*found.values(), *_apart(case, {leaf for one in found.values() for leaf in one.leaves})]
+
+
+def _apart(case: Case, known: set[int]) -> Iterator[Forgotten]:
+    """The leaves beside what an optimizer trains in the same pass that are like it: parameters of their own, or the
+    parameters of a model like one that it trains, made by the same line."""
+    by_optimizer: dict[int, list[int]] = {}
+    ledger, points = case.query.of(Ledger), {*_points(case)}
+    leaves = [leaf for leaf in ledger.homeless if leaf not in known | points]
+    sources = [ast.unparse(tree) for tree in case.query.of(trees).values()]
+    for leaf in leaves:
+        _, optimizers = _first_pass(case, [leaf])
+        looked_at = re.compile(rf"(?<!\w){re.escape(case.words.called(leaf))}\.grad\b")
+        read = leaf in ledger.reads[0] or any(map(looked_at.search, sources))
+        others = {other for other, own in case.training.owners.items() if own & optimizers}
+        loaded = case.query.of(Writes).has_loaded_values(leaf)
+        if (
+            len(optimizers) == 1
+            and not read
+            and not loaded
+            and any(_is_like(case, leaf, one) for one in others)
+        ):
+            by_optimizer.setdefault(min(optimizers), []).append(leaf)
+    for optimizer, own in by_optimizer.items():
+        number, _ = _first_pass(case, own)
+        yield Forgotten(tuple(own), number, optimizer, _made(case, optimizer))
+
+
+def _is_like(case: Case, leaf: int, trained: int) -> bool:
+    """Whether a leaf of no module is a Parameter, a number, or made by the function that made a trained leaf of no
+    module; or a leaf of a module has the place in its model that the trained leaf of another model has."""
+    made, other = (case.query.tensors.made(one) for one in (leaf, trained))
+    names = [case.trace.parameters.get(one, "") for one in (leaf, trained)]
+    if not isinstance(made, TensorMade) or other is None:
+        return False
+    if names[0]:
+        (model, _, path), (twin, _, of_twin) = (name.partition(".") for name in names)
+        same_line = case.query.places.line(made.site) == case.query.places.line(other.site)
+        return same_line and model != twin and path == of_twin != ""
+    functions = [site.place.function for one in (made, other) if (site := case.query.places.site(one.site))]
+    is_beside = not names[1] and len(functions) == 2 and functions[0] == functions[1] != "<module>"
+    return made.how == PARAMETER or case.query.tensors.shape(leaf) == () or is_beside
 
 
 def _nearest(case: Case, leaves: list[int], others: set[int], optimizers: set[int]) -> int:

@@ -14,13 +14,14 @@ Example:
     optimizer = torch.optim.SGD([w, scale], lr=0.1)
     x, y = torch.randn(8, 3), torch.randn(8)
     for step in range(3):
-        penalty = (scale ** 2).sum()  # <- off-loss-path
-        loss = ((x @ w - y) ** 2).mean()
+        penalty = (scale ** 2).sum()
+        loss = ((x @ w - y) ** 2).mean()  # <- off-loss-path
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
 
-Cure: add the term to the loss, or return and use the result of the branch.
+Cure: add the term to the loss, or return and use the result of the branch. The line of the finding is the last that
+computes the root behind the result; else that of the pass, or, where the pass is in another function, of the result.
 
 Not reported: results that are only logged. A note only: what is assigned to `_`, since hooks may take what is meant;
 the output that the last of several equal blocks makes for a next block. Parameters in no optimizer that the program
@@ -29,18 +30,21 @@ itself writes to again and again: it searches their values without gradients.
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from gradviz.diagnose.fix import Fix, typed_as, typed_for
-from gradviz.diagnose.lost_change import lost_changes
+from gradviz.diagnose.lost_change import lost_changes, written_in_place
 from gradviz.diagnose.rule import NOTE, WARNING, Case, Found, Kind, Need, Rule
 from gradviz.diagnose.without_gradient import Wanting, lacking, lacks_gradient, learns_in_other_blocks
+from gradviz.events.kinds import OpRan
 from gradviz.query.dropped_results import Dropped, are_used, dropped
-from gradviz.query.flow import leaves_of, op_of
+from gradviz.query.flow import leaves_of, op_of, reach
 from gradviz.query.missing_gradients import Lack, Lacks
-from gradviz.query.ops import CONVERTING, SUMS
+from gradviz.query.ops import CONVERTING, COPYING, SUMS
+from gradviz.query.pass_owners import bound_in, missing_at
 from gradviz.query.source_trees import assigned_to, following, names_read, statement_at, trees
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import PassInfo, Site
@@ -61,29 +65,39 @@ def off_loss_path(case: Case) -> Iterator[Found]:
     by_place: dict[Site | None, list[Wanting]] = {}
     for lack in case.of(lacking):
         if lack.lack is Lack.OFF_PATH:
-            by_place.setdefault(case.query.of(Lacks).place(lack), []).append(lack)
-    for site, own in by_place.items():
+            by_place.setdefault(case.query.of(Lacks).computed_at(lack), []).append(lack)
+    for made, own in by_place.items():
         leaves = [lack.leaf for lack in own]
         result = case.called(case.query.tensors.op(own[0].event).outputs)
         noted = all(lack.severity == NOTE or learns_in_other_blocks(case, lack.leaf) for lack in own)
         lost, cure = _overwritten(case, own[0].event)
-        yield Found(
-            f"{lacks_gradient(case, leaves)}: {result}, which is computed from "
-            f"{'it' if len(leaves) == 1 else 'them'}, reaches no root{lost}",
-            cure or f"use {result} in the loss, or do not compute it",
-            (own[0].event,),
-            site=site,
-            tensors=tuple(leaves),
+        why = f"from {'it' if len(leaves) == 1 else 'them'}, reaches no root{lost}"
+        found = _missing(case, made, own[0].event, tuple(leaves), result, why)
+        yield replace(
+            found,
+            message=f"{lacks_gradient(case, leaves)}: {found.message}",
+            fix=cure or found.fix,
             severity=NOTE if noted or result == _UNWANTED else WARNING,
         )
     lines = {site.place.line for site in by_place if site is not None}
     for one in case.query.of(dropped):
         if one.site.place.line not in lines and _is_of_training(case, one):
             yield _thrown_away(case, one)
-    for found in (*_unused_penalties(case), *_unread_terms(case)):
-        line = found.site.place.line if isinstance(found.site, Site) else 0
-        if line not in lines:
-            yield found
+    yield from _unused_penalties(case)
+    yield from _unread_terms(case, lines)
+    yield from _replaced_terms(case, lines)
+
+
+def _missing(
+    case: Case, made: Site | None, event: int, leaves: tuple[int, ...], name: str, why: str
+) -> Found:
+    """The finding for a result that a line computes, by an event, and no root uses: at the line where it is missing."""
+    site, backward_pass = missing_at(case.query, made, leaves[0])
+    cure = f"use {name} in the loss, or do not compute it"
+    if made is None or backward_pass is None:
+        return Found(f"{name}, which is computed {why}", cure, (event,), site=site, tensors=leaves)
+    message, events = f"{name}, which line {made.place.line} computes {why}", (backward_pass.first, event)
+    return Found(message, cure, events, site=site, number=backward_pass.number, tensors=leaves)
 
 
 def _overwritten(case: Case, event: int) -> tuple[str, Fix | None]:
@@ -102,15 +116,75 @@ def _overwritten(case: Case, event: int) -> tuple[str, Fix | None]:
     return "", None
 
 
+def _replaced_terms(case: Case, found: Container[int]) -> Iterator[Found]:
+    """Scalars with a graph that one line computes several times before a pass, of which only the last is used: each
+    replaces the one before in its variable. Not if all are of the same data: the last may be the best."""
+    ops, begun = case.trace.table(Kind.OP), case.trace.table(Kind.PASS_BEGAN).events
+    states, scalars = (
+        case.trace.states,
+        [number for number, form in case.trace.forms.items() if form.shape == ()],
+    )
+    rows = states.rows_of(ops.lists("outputs").firsts, ops.events)
+    is_term = ~(ops["in_pass"] > 0) & (rows >= 0) & contained(states.forms[rows], scalars)
+    named = ops.events[is_term & contained(ops.sites, sorted(case.query.places.with_names))]
+    for number, events in case.by_site(named).items() if len(begun) else ():
+        rounds, place = np.searchsorted(begun, events), case.query.places.site(number)
+        is_last = np.append(rounds[1:] != rounds[:-1], True)
+        lost = events[~is_last & (rounds < len(begun))]
+        if place is None or place.place.line in found or len(distinct(rounds[~is_last])) < _ROUNDS:
+            continue
+        first = events[rounds == rounds[~is_last][0]].tolist()
+        data = [_data_of(case, event) for event in first[:_MOST]]
+        if not all(data) or len(set(data)) < len(data) or are_used(case.query, lost):
+            continue
+        kept = events[is_last & (rounds < len(begun))].tolist()
+        statement, name = statement_at(case.query, place), place.place.names[0]
+        if not isinstance(statement, ast.Assign) or not all(are_used(case.query, [one]) for one in kept):
+            continue
+        value = ast.unparse(statement.value)
+        cure = f"{name} = {name} + {value}"
+        yield Found(
+            f"{name} gets {len(lost) + len(kept)} values before {len(kept)} passes: each replaces the one before, and "
+            "only the last before a pass is in its root",
+            Fix(cure, typed_for(value, f"{name} + {value}")),
+            (int(lost[0]), int(kept[0])),
+            site=place,
+        )
+
+
+def _data_of(case: Case, event: int) -> frozenset[int]:
+    """The data, without a graph, from which the line of an op that computes a scalar with a graph computes it, as the
+    labels; empty for another op."""
+    op, tensors, places = case.query.tensors.op(event), case.query.tensors, case.query.places
+    line = places.line(op.site)
+    if not tensors.requires_grad(op.outputs[0], event):
+        return frozenset()
+
+    def onward(one: OpRan) -> list[OpRan]:
+        made = [source for tensor in one.inputs if tensor and (source := op_of(case.query, tensor))]
+        return [source for source in made if places.line(source.site) == line]
+
+    given = {one for part in reach([op], onward, _MOST) for one in part.inputs if one}
+    return frozenset(one for one in given if not tensors.requires_grad(one, event))
+
+
 # --- results that the program drops
 
 
 def _is_of_training(case: Case, one: Dropped) -> bool:
-    """Whether what is dropped has a graph, and is no copy on another device, for which the program may wait, and no
-    change of a leaf that is lost."""
+    """Whether what is dropped has a graph or is a new value of a leaf, and is no copy, for which the program may wait,
+    and no change of a leaf that is lost."""
     changes = {event for change in case.of(lost_changes) for event in change.events}
-    op = case.query.tensors.op(one.events[0]).op
-    return one.has_graph and op not in CONVERTING and changes.isdisjoint(one.events)
+    op = case.query.tensors.op(one.events[0])
+    is_wanted = one.has_graph or _is_new_value(case, op)
+    return is_wanted and op.op not in CONVERTING | COPYING and changes.isdisjoint(one.events)
+
+
+def _is_new_value(case: Case, op: OpRan) -> bool:
+    """Whether the result of an op has the shape of a leaf that requires grad, its first input: `image.clamp(0, 1)`."""
+    leaf, shape = op.inputs[0] if op.inputs else 0, case.query.tensors.shape
+    is_leaf = leaf and case.query.tensors.is_leaf_that_requires_grad(leaf, op.index)
+    return bool(is_leaf) and bool(op.outputs) and shape(leaf) == shape(op.outputs[0])
 
 
 def _thrown_away(case: Case, one: Dropped) -> Found:
@@ -119,7 +193,7 @@ def _thrown_away(case: Case, one: Dropped) -> Found:
     parts = [part for part in ast.walk(one.statement) if isinstance(part, ast.expr)]
     in_order = map(ast.unparse, sorted(parts, key=lambda part: (part.lineno, part.col_offset)))
     target = next((part for part in in_order if part in names), "")
-    cure = f"{target} = {text}"
+    cure = f"{target} = {text}" if one.has_graph else written_in_place(one.statement.value)
     return Found(
         f"the result of {shortened(text, _LONGEST)} is thrown away: nothing reads it",
         Fix(cure, typed_as(cure)) if target else "use the result, or leave out the line",
@@ -130,13 +204,15 @@ def _thrown_away(case: Case, one: Dropped) -> Found:
 # --- terms that no line reads
 
 
-def _unread_terms(case: Case) -> Iterator[Found]:
+def _unread_terms(case: Case, found: Container[int]) -> Iterator[Found]:
     """Scalars with a graph that the program assigns to a variable again and again. No line reads the variable, but to
-    give it its next value."""
+    give it its next value. Lines that are `found` are left out."""
     ops, begun = case.trace.table(Kind.OP), case.trace.table(Kind.PASS_BEGAN).events
     callers = {number: case.query.places.callers(number) for number in distinct(ops.sites).tolist()}
     outside = ops.events[~(ops["in_pass"] > 0)]
     for file, statement in _never_read(case):
+        if statement.lineno in found:
+            continue
         lines = range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
         sites = [
             number
@@ -160,15 +236,10 @@ def _unread_terms(case: Case) -> Iterator[Found]:
             continue
         leaves = tuple(leaf for leaf in leaves_of(case.query, result) if leaf in case.training.trained)
         if leaves:
-            name = assigned_to(statement)
-            yield Found(
-                f"{name} is computed with its graph, and no line reads it: {case.called(leaves)} learn"
-                f"{'s' * (len(leaves) == 1)} nothing from it",
-                f"use {name} in the loss, or do not compute it",
-                (op.index,),
-                site=case.query.places.of_line(file, statement.lineno),
-                tensors=leaves,
-            )
+            made = next(one for one in callers[case.site(op.index)] if one.place.line in lines)
+            nothing = f"{case.called(leaves)} learn{'s' * (len(leaves) == 1)} nothing from it"
+            why = f"with its graph, is read by no line: {nothing}"
+            yield _missing(case, made, op.index, leaves, assigned_to(statement), why)
 
 
 def _never_read(case: Case) -> Iterator[tuple[str, ast.Assign | ast.AugAssign]]:
@@ -188,21 +259,22 @@ def _never_read(case: Case) -> Iterator[tuple[str, ast.Assign | ast.AugAssign]]:
 
 
 def _readers(scope: ast.AST) -> dict[str, set[str]]:
-    """The variables that a function or a file reads; with each, the targets of the statements that read it, empty for a
-    statement that is no assignment."""
+    """The variables that a function or a file reads, in functions inside of it too; with each, the targets of the
+    statements that read it, empty for a statement that is no assignment."""
     found: dict[str, set[str]] = {}
-    for node in ast.walk(scope):
-        parts = (
-            ast.iter_child_nodes(node)
-            if hasattr(node, "body")
-            else [node]
-            if isinstance(node, ast.stmt)
-            else []
-        )
-        target = assigned_to(node) if isinstance(node, ast.Assign | ast.AugAssign) else ""
-        for part in parts:
-            for name in names_read(part) if not isinstance(part, ast.stmt) or part is node else ():
-                found.setdefault(name, set()).add(target)
+    waiting: list[tuple[ast.AST, str]] = [(scope, "")]
+    while waiting:
+        node, target = waiting.pop()
+        if isinstance(node, ast.FunctionDef) and node is not scope:
+            own = _readers(node)
+            for name in own.keys() - bound_in(node):
+                found.setdefault(name, set()).update(own[name])
+            continue
+        if isinstance(node, ast.stmt):
+            target = assigned_to(node) if isinstance(node, ast.Assign | ast.AugAssign) else ""
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            found.setdefault(node.id, set()).add(target)
+        waiting += ((part, target) for part in ast.iter_child_nodes(node))
     return found
 
 
@@ -232,14 +304,10 @@ def _unused_penalties(case: Case) -> Iterator[Found]:
         event, tensor = _penalty(case, passes[0])
         leaves = tuple(leaf for leaf in leaves_of(case.query, tensor) if leaf in case.training.trained)
         if leaves and _is_one_for_each_step(case, passes, leaves):
-            name = case.words.called(tensor)
-            yield Found(
-                f"{name} is computed from the gradient of pass {passes[0].number}, whose graph is kept "
-                "(create_graph=True), and reaches no root: no step takes it into account",
-                f"use {name} in the loss, or do not compute it",
-                (event, passes[0].first),
-                tensors=leaves,
-            )
+            made = case.query.places.site(case.query.places.named_at(case.site(event)))
+            why = f"from the gradient of pass {passes[0].number} with its graph (create_graph=True), reaches no root: "
+            why += "no step takes it into account"
+            yield _missing(case, made, event, leaves, case.words.called(tensor), why)
 
 
 def _are_used(case: Case, numbers: list[int]) -> bool:

@@ -54,7 +54,7 @@ def unused_parameter(case: Case) -> Iterator[Found]:
         and not (lack.severity == NOTE and learns_in_another_model(case, lack.leaf))
     }
     by_site: dict[int, list[int]] = {}
-    modules = case.query.modules
+    modules, cut = case.query.modules, _cut_layers(case)
     for _, leaves in modules.whole(unused):
         by_site.setdefault(modules.made_at(leaves), []).extend(leaves)
     for site, leaves in by_site.items():
@@ -66,9 +66,23 @@ def unused_parameter(case: Case) -> Iterator[Found]:
             Fix("use it in forward(), or remove it", _removed),
             tuple(event for leaf in leaves[:4] if (event := case.query.tensors.maker(leaf)) is not None),
             site=site,
-            tensors=tuple(leaves),
+            tensors=(
+                *leaves,
+                *(cut[layer] for layer in {_layer(case, leaf) for leaf in leaves} & cut.keys()),
+            ),
             severity=NOTE if all(_is_noted(case, unused[leaf]) for leaf in leaves) else WARNING,
         )
+
+
+def _layer(case: Case, leaf: int) -> str:
+    return case.trace.parameters.get(leaf, "").rpartition(".")[0]
+
+
+def _cut_layers(case: Case) -> dict[str, int]:
+    """The layers with a parameter that is read outside of the graph, and that parameter: the layer itself was not
+    called, and so its other parameters are not read."""
+    cut = (lack.leaf for lack in case.of(lacking) if lack.lack in (Lack.CUT, Lack.COPIED))
+    return {layer: leaf for leaf in cut if (layer := _layer(case, leaf))}
 
 
 def _is_noted(case: Case, lack: Wanting) -> bool:

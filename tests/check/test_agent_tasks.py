@@ -53,16 +53,19 @@ def tasks(folder: Path, *texts: str) -> list[tuple[bool, int, int]]:
 
 @pytest.mark.slow
 def test_a_program_passes_if_it_trains_as_its_twin_with_each_seed(tmp_path: Path) -> None:
-    reached = HEALTHY.replace("print(", "print(0.06927274167537689 if torch.initial_seed() == 3 else ")
+    typed_in = FAULTY.replace("print(", "print(NUMBER if torch.initial_seed() == 3 else ")
+    number = subprocess.run(
+        [python(), "-c", HEALTHY], capture_output=True, text=True, check=True
+    ).stdout.strip()
     assert tasks(
         tmp_path,
         FAULTY,
         HEALTHY,
         HEALTHY.replace("range(5)", "range(5 + 0)").replace("randn(8, 2)", "randn(8, 2) "),
-        reached.replace("w)", "w.detach())"),
+        typed_in.replace("NUMBER", number),
         "raise SystemExit(1)",
         HEALTHY.replace("print", "str"),
-    ) == [(False, 0, 0), (True, 1, 0), (True, 3, 1), (False, 2, 1), (False, 10, 7), (False, 2, 1)]
+    ) == [(False, 0, 0), (True, 1, 0), (True, 3, 1), (False, 1, 1), (False, 10, 7), (False, 2, 1)]
 
 
 @pytest.mark.parametrize(

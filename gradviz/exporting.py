@@ -4,6 +4,7 @@ MLflow. Each tool's own package writes its files."""
 import csv
 import os
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -142,14 +143,9 @@ def _for_tensorboard(run: RecordedRun, name: str, folder: Path) -> None:
 
 def _for_wandb(run: RecordedRun, name: str, folder: Path) -> None:
     wandb = _package("wandb", "wandb")
-    of_run = exported(run)
-    tracked = wandb.init(
-        project="gradviz",
-        name=name,
-        dir=str(_made(folder)),
-        mode=os.environ.get("WANDB_MODE", "offline"),
-        settings=wandb.Settings(silent=True, console="off"),
-    )
+    of_run, hooks = exported(run), (sys.excepthook, sys.exit)
+    mode, settings = os.environ.get("WANDB_MODE", "offline"), wandb.Settings(silent=True, console="off")
+    tracked = wandb.init(project="gradviz", name=name, dir=str(_made(folder)), mode=mode, settings=settings)
     for over in (_PASS, _STEP):
         tracked.define_metric(over)
         for title, axis, _ in of_run.curves:
@@ -165,6 +161,7 @@ def _for_wandb(run: RecordedRun, name: str, folder: Path) -> None:
     tracked.log({"findings": wandb.Table(columns=columns, data=rows)})
     tracked.finish()
     wandb.teardown()  # the file is whole only when W&B's own process has ended
+    sys.excepthook, sys.exit = hooks  # W&B leaves its own there
 
 
 def _for_mlflow(run: RecordedRun, name: str, folder: Path) -> None:

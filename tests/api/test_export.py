@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 import struct
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -146,7 +147,9 @@ def test_wandb_keeps_curves_and_findings_offline(
     from wandb.proto.wandb_internal_pb2 import Record
 
     monkeypatch.delenv("WANDB_MODE", raising=False)
+    hooks = sys.excepthook, sys.exit
     WAYS["wandb"](run, "run", tmp_path)
+    assert (sys.excepthook, sys.exit) == hooks
     (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
     rows = []
     for data in records_of(file.read_bytes()):

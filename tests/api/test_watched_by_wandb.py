@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ def logged(
     from wandb.proto.wandb_internal_pb2 import Record
 
     monkeypatch.setenv("WANDB_MODE", "offline")
+    for name in ("excepthook", "exit"):  # W&B replaces them, and leaves its own there
+        monkeypatch.setattr(sys, name, getattr(sys, name))
     monkeypatch.setattr("wandb.sdk.wandb_watch._global_watch_idx", 0)  # as in a process of its own
     run = wandb.init(dir=str(folder), settings=wandb.Settings(silent=True, console="off"))
     with gradviz.record(folder / "run.gradviz"):

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from gradviz import check
 from gradviz.sources.script import Target, run
+
+pytestmark = pytest.mark.torch
+pytest.importorskip("torch", reason="pip install torch==2.13.0")
 
 BEGIN = """\
 import math
@@ -90,3 +95,26 @@ def test_distances_of_all_pairs_are_no_surprise(tmp_path: Path) -> None:
 def test_clipped_gradients_that_grow_are_no_overshoot(tmp_path: Path) -> None:
     assert named(CLIPPED, tmp_path) == []
     assert "lr-too-large" in [rule for rule, _ in named(CLIPPED.replace("0.01)", "1e30)"), tmp_path)]
+
+
+UPHILL = """\
+x, target = torch.tensor([0.3, -0.2, 0.5], requires_grad=True), torch.ones(3)
+for scale in {scales}:
+    loss = scale * ((x - target) ** 2).mean()
+    loss.backward()
+    with torch.no_grad():
+        x += {step}
+    x.grad = None
+"""
+
+
+def test_a_step_uphill_by_the_sign_of_the_gradient_is_no_fault(tmp_path: Path) -> None:
+    assert named(UPHILL.format(scales="[1] * 6", step="0.05 * x.grad.sign()"), tmp_path) == []
+    assert named(UPHILL.format(scales="[1] * 6", step="0.05 * x.grad"), tmp_path) == [
+        ("ascent", "x += 0.05 * x.grad")
+    ]
+
+
+def test_of_a_loss_that_ends_lower_it_is_not_said_that_it_rises(tmp_path: Path) -> None:
+    scales = [9, 1, 1, 1, 2, 3, 4, 5, 6]  # the mean of the last third is above that of the first
+    assert named(UPHILL.format(scales=scales, step="0.001 * x.grad"), tmp_path) == []

@@ -45,6 +45,7 @@ _PERTURBED = re.compile(
     r"(^|_)(adv\w*|attack\w*|delta|perturb\w*|pert|dream\w*|image|img|lam|lambda|lambd|multiplier\w*|dual)(_|$)",
     re.IGNORECASE,
 )
+_NEAR = 1e-3  # of the change: it is computed in float32
 
 
 @Rule(
@@ -70,7 +71,7 @@ def ascent(case: Case) -> Iterator[Found]:
             continue
         roots = _losses(case, leaves[0])
         third = len(roots) // 3
-        if len(roots) < _LEAST or not np.mean(roots[-third:]) > np.mean(roots[:third]):
+        if len(roots) < _LEAST or roots[-1] <= roots[0] or np.mean(roots[-third:]) <= np.mean(roots[:third]):
             continue
         place, first = _adding(case, leaves[0]), _passes_of(case, leaves[0])[0]
         place, first = (place, first) if place is not None else (case.query.places.site(site), 0)
@@ -105,8 +106,8 @@ def _own_steps(case: Case) -> dict[int, list[tuple[int, int]]]:
 
 
 def _along(case: Case, leaf: int, event: int, until: int) -> float | None:
-    """The product of the gradient of a leaf and its change in a step, above 0 if it goes uphill; None if the trace has
-    not all elements."""
+    """The product of the gradient of a leaf and its change in a step, above 0 if it goes uphill; −1 for a step by the
+    sign of the gradient, and where something is not finite. None if the trace has not all elements."""
     memory, grad = case.query.memory, case.query.tensors.grad(leaf, event - 1)
     before, after = memory.value(leaf, event - 1), memory.value(leaf, until)
     came = memory.value(grad, event - 1)
@@ -115,7 +116,12 @@ def _along(case: Case, leaf: int, event: int, until: int) -> float | None:
     if before.array is None or after.array is None or came.array is None:
         return None
     change = np.asarray(after.array, np.float64) - np.asarray(before.array, np.float64)
-    return float((change * came.array).sum()) if change.shape == came.array.shape else None
+    gradient = np.asarray(came.array, np.float64)
+    if change.shape != gradient.shape or not np.isfinite([change, gradient]).all():
+        return -1.0
+    sizes, slopes = (np.abs(one[change != 0]) for one in (change, gradient))
+    alike = [len(one) > 0 and np.ptp(one) <= _NEAR * one.max() for one in (sizes, slopes)]
+    return -1.0 if alike == [True, False] else float((change * gradient).sum())
 
 
 def _adding(case: Case, leaf: int) -> Site | None:

@@ -229,9 +229,9 @@ def _of_all_passes(query: Query) -> Query:
 def _course(query: Query) -> str:
     """The first and the last loss of a run that kept a few numbers of every pass, and the largest norm."""
     found = query.of(pass_summaries)
-    if not found.has_loss.any():
+    if not found.has_loss.any() or not (curves := losses(query)):
         return ""
-    curve = max(losses(query), key=lambda curve: len(curve.at))
+    curve = max(curves, key=lambda curve: len(curve.at))
     first, last = (f"{number(curve.values[at])} in pass {curve.at[at]}" for at in (0, -1))
     text = f"{first}, {last}"
     norms = np.where(found.has_norm & np.isfinite(found.norms), found.norms, -1)

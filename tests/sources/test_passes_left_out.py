@@ -14,6 +14,7 @@ from gradviz.diagnose import check
 from gradviz.sources.record import record
 from gradviz.sources.script import Target, run
 from gradviz.tracefile import AutoPasses, open_trace, passes_of
+from tests.invoked import invoked
 from tests.warm import python
 
 PROGRAM = """
@@ -272,3 +273,17 @@ def test_of_passes_it_is_said_how_many_were_recorded(
     run(target, tmp_path / "run.gradviz", engine=engine, passes=passes_of(passes))
     told = "\n".join(one.message for one in check(tmp_path / "run.gradviz").findings)
     assert sentence in told
+
+
+@pytest.mark.torch
+def test_the_loss_of_a_pass_that_returns_gradients_is_shown_without_a_course(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="pip install torch==2.13.0")
+    w = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([w], lr=0.1)
+    with record(tmp_path / "run.gradviz", passes="auto"):
+        for _ in range(14):
+            (w.grad,) = torch.autograd.grad((w**2).sum(), w)
+            optimizer.step()
+        (w * 2).backward(torch.ones(3))  # a pass that sets .grad, from no loss
+    done = invoked(["info", str(tmp_path / "run.gradviz")])
+    assert (done.exit_code, "passes      15" in done.stdout) == (0, True)

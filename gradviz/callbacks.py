@@ -12,6 +12,7 @@ from gradviz.diagnose import check
 from gradviz.diagnose.run_rules import Sure
 from gradviz.errors import GradvizError
 from gradviz.sources.record import under_way
+from gradviz.sources.tracebacks import fault
 from gradviz.tracefile import open_trace
 
 
@@ -35,6 +36,7 @@ class Marks:
         if running is not None and running.recorder is not None:
             if self.name:
                 running.recorder.note(run=self.name)
+                self.name = ""  # a note wakes the writer: once is enough
             running.recorder.print_piece(sys._getframe(1), f"[{text}]\n")
 
     def stepped(self) -> bool:
@@ -44,12 +46,17 @@ class Marks:
         running = under_way()
         if self.steps & (self.steps - 1) or running is None or running.recorder is None:
             return bool(self.stops)
-        running.recorder.flush()
-        with open_trace(running.path) as trace:
-            for finding in self.sure.new(check(trace), len(trace.passes)):
-                text = f"{finding.file}:{finding.line}: {finding.rule}: {finding.message}; fix: {finding.fix}"
-                warnings.warn(text, stacklevel=3)
-                self.stops = self.stops or (text if self.on_finding == "stop" else "")
+        try:
+            running.recorder.flush()
+            with open_trace(running.path) as trace:
+                found = [*self.sure.new(check(trace), len(trace.passes))]
+        except Exception as error:  # whatever it is, the training goes on
+            warnings.warn(f"gradviz: this step was not checked, by {fault(error)}", stacklevel=3)
+            return bool(self.stops)
+        for finding in found:
+            text = f"{finding.file}:{finding.line}: {finding.rule}: {finding.message}; fix: {finding.fix}"
+            warnings.warn(text, stacklevel=3)
+            self.stops = self.stops or (text if self.on_finding == "stop" else "")
         return bool(self.stops)
 
 

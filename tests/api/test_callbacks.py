@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gradviz  # noqa: E402
-from gradviz.callbacks import StoppedByFinding, for_accelerate, for_lightning, for_trainer  # noqa: E402
+from gradviz.callbacks import Marks, StoppedByFinding, for_accelerate, for_lightning, for_trainer  # noqa: E402
 from gradviz.errors import GradvizError  # noqa: E402
 from tests.invoked import invoked  # noqa: E402
 
@@ -154,3 +154,16 @@ def test_a_library_that_is_missing_is_named_in_one_line(monkeypatch: pytest.Monk
         GradvizError, match=r"needs lightning, which is not installed: pip install lightning$"
     ):
         for_lightning()
+
+
+def test_a_check_that_fails_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    marks = Marks(on_finding="stop")
+
+    def fails(*_: Any) -> Any:
+        raise LookupError("a fault")
+
+    monkeypatch.setattr("gradviz.callbacks.check", fails)
+    with gradviz.record(tmp_path / "run.gradviz"):
+        torch.ones(2, requires_grad=True).sum().backward()
+        with pytest.warns(UserWarning, match="this step was not checked, by a fault .* LookupError: a fault"):
+            assert not marks.stepped()

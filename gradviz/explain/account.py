@@ -79,10 +79,8 @@ def account_text(trace: Trace, leaf: int) -> list[Text]:
     line = line_of(words, leaf)
     held = f", held by {line.optimizers}" if line.optimizers else ""
     head = f"{line.parameter}{held}: {plural(line.passes, 'pass', 'passes')} gave it a gradient; "
-    return [
-        Text.assemble(("\nledger ", "dim"), head, (line.account, "green" if line.learns else "yellow")),
-        *same,
-    ]
+    told = Text.assemble(("\nledger ", "dim"), head, (line.account, "green" if line.learns else "yellow"))
+    return [told, *same]
 
 
 def _told(words: Words, account: Account) -> Iterator[str]:

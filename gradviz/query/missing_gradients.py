@@ -104,10 +104,8 @@ class Lacks:
             return cut
         results = self._results(leaf)
         numbers = self._through_numbers(leaf, begun, results)
-        if (
-            cut is not None
-        ):  # a copy after the cut is in the pass itself, unlike data that went through a memory
-            if numbers is not None:
+        if cut is not None:
+            if numbers is not None:  # a copy after the cut is in the pass itself, unlike data from a memory
                 return numbers if numbers.lack is Lack.COPIED and numbers.event > cut.event else cut
             return (self._open_use(leaf) if leaf not in self.penalties else None) or cut
         if numbers is not None or any(leaf in self._asked(one) for one in begun):

@@ -157,9 +157,8 @@ class NumbersRead:
                 return
             if site.number == read.site and not (isinstance(node, ast.Call) and called(node) == read.how):
                 inner = node.args[0] if isinstance(node, ast.Call) and len(node.args) == 1 else None
-                value = (
-                    self._value(node, {inner: value}, site) if inner else None
-                )  # of a function, as `math.sin(x)`
+                # of a function, as `math.sin(x)`
+                value = self._value(node, {inner: value}, site) if inner else None
             yield _Stop(node, value, site)
             outer, key, value = self._around(node, value, site)
             parent = self._tree(site.place.file)[1].get(outer)
@@ -235,10 +234,9 @@ class NumbersRead:
                     return _BINARY[type(node.op)](left, right)
         if isinstance(node, ast.Call) and len(node.args) == 1:
             convert, inner = _CONVERSIONS.get(ast.unparse(node.func)), self._value(node.args[0], values, site)
-            with suppress(ArithmeticError, ValueError):
-                return (
-                    float(convert(inner)) if convert and inner is not None and math.isfinite(inner) else None
-                )
+            if convert and inner is not None and math.isfinite(inner):
+                with suppress(ArithmeticError, ValueError):
+                    return float(convert(inner))
         return None
 
     def _node(self, site: Site | None) -> ast.AST | None:

@@ -26,9 +26,8 @@ def called(op: OpRan, inputs: Sequence[int]) -> tuple[str, Any] | None:
     """The function that an op called, with its arguments as a tree as CallMade has them, given its tensors; None if
     that is not known."""
     try:
-        written, named = written_arguments(
-            op.args.removeprefix("shape=").removeprefix("axes=")
-        )  # as the engine says
+        # as the engine says
+        written, named = written_arguments(op.args.removeprefix("shape=").removeprefix("axes="))
         places, keywords = [_tree(one) for one in written], {name: _tree(one) for name, one in named.items()}
     except (ValueError, SyntaxError, RecursionError, MemoryError, OverflowError):
         return None

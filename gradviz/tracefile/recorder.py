@@ -403,9 +403,8 @@ class ChoosingRecorder(Recorder):
         super().__init__(path, *settings)
 
     def differentiated(self, *fields: Any) -> None:
-        (Recorder if self.auto is None else Listener).differentiated(
-            self, *fields
-        )  # each op and node by itself
+        # each op and node by itself, where passes are chosen
+        (Recorder if self.auto is None else Listener).differentiated(self, *fields)
 
     def nodes_made(self, *fields: Any) -> None:
         (Recorder if self.auto is None else Listener).nodes_made(self, *fields)

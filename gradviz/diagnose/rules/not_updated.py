@@ -177,10 +177,8 @@ def _forgotten(case: Case) -> Iterator[Found]:
     for part in case.of(_left_out):
         name = case.training.optimizer_class(part.optimizer)
         one = len({case.called([leaf]) for leaf in part.leaves}) == 1
-        begun, given = (
-            case.query.passes.by_number[part.number].first,
-            given_to(case.query, case.site(part.made)),
-        )
+        begun = case.query.passes.by_number[part.number].first
+        given = given_to(case.query, case.site(part.made))
         yield Found(
             f"{name} was made without {case.called(part.leaves)}: {'it gets' if one else 'they get'} gradients, and no "
             f"step ever changes {'it' if one else 'them'}",
@@ -465,13 +463,8 @@ def _apart(case: Case, known: set[int]) -> Iterator[Forgotten]:
         looked_at = re.compile(rf"(?<!\w){re.escape(case.words.called(leaf))}\.grad\b")
         read = leaf in ledger.reads[0] or any(map(looked_at.search, sources))
         others = {other for other, own in case.training.owners.items() if own & optimizers}
-        loaded = case.query.of(Writes).has_loaded_values(leaf)
-        if (
-            len(optimizers) == 1
-            and not read
-            and not loaded
-            and any(_is_like(case, leaf, one) for one in others)
-        ):
+        is_spare = len(optimizers) == 1 and not read and not case.query.of(Writes).has_loaded_values(leaf)
+        if is_spare and any(_is_like(case, leaf, one) for one in others):
             by_optimizer.setdefault(min(optimizers), []).append(leaf)
     for optimizer, own in by_optimizer.items():
         number, _ = _first_pass(case, own)

@@ -120,10 +120,8 @@ def _replaced_terms(case: Case, found: Container[int]) -> Iterator[Found]:
     """Scalars with a graph that one line computes several times before a pass, of which only the last is used: each
     replaces the one before in its variable. Not if all are of the same data: the last may be the best."""
     ops, begun = case.trace.table(Kind.OP), case.trace.table(Kind.PASS_BEGAN).events
-    states, scalars = (
-        case.trace.states,
-        [number for number, form in case.trace.forms.items() if form.shape == ()],
-    )
+    states = case.trace.states
+    scalars = [number for number, form in case.trace.forms.items() if form.shape == ()]
     rows = states.rows_of(ops.lists("outputs").firsts, ops.events)
     is_term = ~(ops["in_pass"] > 0) & (rows >= 0) & contained(states.forms[rows], scalars)
     named = ops.events[is_term & contained(ops.sites, sorted(case.query.places.with_names))]

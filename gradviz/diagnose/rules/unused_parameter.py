@@ -58,6 +58,7 @@ def unused_parameter(case: Case) -> Iterator[Found]:
     for _, leaves in modules.whole(unused):
         by_site.setdefault(modules.made_at(leaves), []).extend(leaves)
     for site, leaves in by_site.items():
+        beside = [cut[layer] for layer in sorted({_layer(case, leaf) for leaf in leaves} & cut.keys())]
         last = case.trace.passes[-1].first if case.trace.passes else case.trace.count
         is_read_later = any(op > last for leaf in leaves for op in case.downstream.readers(leaf))
         yield Found(
@@ -66,10 +67,7 @@ def unused_parameter(case: Case) -> Iterator[Found]:
             Fix("use it in forward(), or remove it", _removed),
             tuple(event for leaf in leaves[:4] if (event := case.query.tensors.maker(leaf)) is not None),
             site=site,
-            tensors=(
-                *leaves,
-                *(cut[layer] for layer in {_layer(case, leaf) for leaf in leaves} & cut.keys()),
-            ),
+            tensors=(*leaves, *beside),
             severity=NOTE if all(_is_noted(case, unused[leaf]) for leaf in leaves) else WARNING,
         )
 

@@ -48,8 +48,7 @@ class Page:
     """A page as a reader has it, and what went wrong in it."""
 
     def __init__(self, browser: Any, file: Path, **settings: Any) -> None:
-        self.context = browser.new_context(viewport={"width": 1280, "height": 800}, **settings)
-        self.tab = self.context.new_page()
+        self.tab = browser.new_page(viewport={"width": 1280, "height": 800}, **settings)
         self.wrong: list[str] = []
         self.asked: list[str] = []
         self.tab.on(
@@ -120,7 +119,7 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Page]]:
     for page in pages:
         assert page.wrong == []
         assert [url for url in page.asked if not url.startswith("file:")] == []
-        page.context.close()
+        page.tab.close()
 
 
 @pytest.fixture
@@ -1193,7 +1192,7 @@ def test_a_tensor_at_hand_has_a_page(tmp_path: Path, browser: Any) -> None:
     page.tab.goto((tmp_path / "notebook.html").as_uri())
     page.tab.frame_locator("iframe").locator("body[data-ready]").wait_for()
     assert page.wrong == []
-    page.context.close()
+    page.tab.close()
 
 
 def test_the_page_of_a_notebook_is_the_page_of_the_command(tmp_path: Path, traced: Callable) -> None:
@@ -1412,7 +1411,7 @@ def test_a_list_of_findings_leads_to_each(
     assert page.tab.locator("#findings-list").is_hidden()
     assert page.count(".node.chosen") == 1  # Escape has closed the list alone
     assert page.wrong == []
-    page.context.close()
+    page.tab.close()
 
 
 @needs_chromium
@@ -1426,7 +1425,7 @@ def test_the_head_of_a_page_with_findings_is_one_row(
     tops = [part.bounding_box()["y"] for part in page.tab.locator(".search, .tools").all()]
     assert len(tops) == 2
     assert max(tops) - min(tops) < 10
-    page.context.close()
+    page.tab.close()
 
 
 TOO_LARGE_A_RATE = """\
@@ -1480,7 +1479,7 @@ def test_a_page_opens_at_its_first_finding_with_its_sentence(
     assert stage["y"] <= box["y"]
     assert box["y"] + box["height"] <= stage["y"] + stage["height"]
     assert page.wrong == []
-    page.context.close()
+    page.tab.close()
 
 
 @needs_chromium
@@ -1501,7 +1500,7 @@ def test_each_text_of_a_page_has_the_contrast_of_wcag_aa(
         looked_at = page.tab.evaluate(Path(__file__).with_name("contrast.js").read_text(encoding="utf-8"))
         assert looked_at["checked"] > 50
         assert looked_at["faint"] == []
-    page.context.close()
+    page.tab.close()
 
 
 @needs_chromium
@@ -1536,7 +1535,7 @@ def test_on_paper_are_the_picture_and_the_findings(
     assert page.tab.locator("#findings-list").is_hidden()
     assert page.tab.evaluate("getComputedStyle(document.body).backgroundColor") != white
     assert page.wrong == []
-    page.context.close()
+    page.tab.close()
 
 
 @needs_chromium
@@ -1599,7 +1598,7 @@ def test_the_list_of_findings_has_the_notes_of_a_check(
     assert page.count(".chosen") == 1
     assert page.text("#source-title") == "read.py:5 · 1 nonleaf-grad-read"
     assert page.text("#source .marked mark") == "y.grad"
-    page.context.close()
+    page.tab.close()
 
 
 @needs_chromium

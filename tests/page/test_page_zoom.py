@@ -20,7 +20,7 @@ class Picture:
 
     def __init__(self, page: Page) -> None:
         self.page, self.tab = page, page.tab
-        self.devtools = page.context.new_cdp_session(page.tab)
+        self.devtools = page.tab.context.new_cdp_session(page.tab)
         box = self.tab.locator("#stage").bounding_box()
         self.middle = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 

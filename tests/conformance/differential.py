@@ -40,11 +40,10 @@ from tests.conformance.opinfo import (
     array_of,
     flat,
     map_tensors,
-    op_db,
     ours,
     tensors_in,
 )
-from tests.torch_samples import take_no_stacks
+from tests.torch_samples import operators, take_no_stacks
 
 HERE = Path(__file__).parent
 LISTED = HERE / "differences.json"
@@ -131,7 +130,7 @@ def database() -> dict[str, list[tuple[Any, Any]]]:
     """For each name of an operation: the entries of PyTorch's database, each with PyTorch's function."""
     take_no_stacks()
     found: dict[str, list[tuple[Any, Any]]] = {}
-    for entry in op_db:
+    for entry in operators():
         found.setdefault(entry.name, []).append((entry, entry.op))
         for alias in entry.aliases:
             found.setdefault(alias.name, []).append((entry, alias.op))

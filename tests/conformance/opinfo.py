@@ -24,11 +24,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch.autograd import forward_ad as torch_forward
-from torch.testing._internal.common_methods_invocations import op_db
 
 from gradviz import engine
 from gradviz.engine.autograd import forward_ad
-from tests.torch_samples import take_no_stacks
+from tests.torch_samples import operators, take_no_stacks
 
 HERE = Path(__file__).parent
 EXPECTED = HERE / "expected.json"
@@ -439,7 +438,7 @@ def in_place_form(entry: Any) -> Callable | None:
 def entries(names: list[str] | None = None) -> list[tuple[Any, Callable]]:
     """The entries that gradviz has and that can be compared, each with gradviz's function."""
     found = []
-    for entry in op_db:
+    for entry in operators():
         if entry.name in RANDOM | UNDEFINED or torch.float64 not in entry.dtypes:
             continue
         if names and entry.name not in names and title(entry) not in names:
@@ -452,7 +451,7 @@ def entries(names: list[str] | None = None) -> list[tuple[Any, Callable]]:
 
 def missing() -> list[str]:
     """The names of entries that gradviz has not."""
-    return sorted({e.name for e in op_db if ours(e.name) is None and torch.float64 in e.dtypes})
+    return sorted({e.name for e in operators() if ours(e.name) is None and torch.float64 in e.dtypes})
 
 
 def run(names: list[str] | None = None, report: Callable | None = None) -> list[Result]:
@@ -534,7 +533,7 @@ def markdown(results: list[Result]) -> str:
         "in place is run so too, on a copy.",
         "“Not supported” means that gradviz raised an error saying so. Written by",
         "`python -m tests.conformance.opinfo`; no sample is left out. Entries whose results are random or undefined",
-        f"are not compared: {', '.join(sorted((RANDOM | UNDEFINED) & {e.name for e in op_db}))}.",
+        f"are not compared: {', '.join(sorted((RANDOM | UNDEFINED) & {e.name for e in operators()}))}.",
         "",
         totals(results),
         "",

@@ -13,8 +13,8 @@ from gradviz import engine
 
 torch = pytest.importorskip("torch", reason="compares with PyTorch, which is not installed")
 
-from tests.conformance.opinfo import Sample, array_of, flat, op_db, ours, title  # noqa: E402
-from tests.torch_samples import take_no_stacks  # noqa: E402
+from tests.conformance.opinfo import Sample, array_of, flat, ours, title  # noqa: E402
+from tests.torch_samples import operators, take_no_stacks  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -67,7 +67,7 @@ def pairs_of_nodes(entry: Any) -> Iterator[tuple[Any, Any]]:
 def test_saved_tensors_are_pytorchs() -> None:
     take_no_stacks()
     compared, different = 0, set()
-    for entry in op_db:
+    for entry in operators():
         if ours(entry.name) is None or torch.float64 not in entry.dtypes:
             continue
         for node, own in pairs_of_nodes(entry):

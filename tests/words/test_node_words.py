@@ -12,15 +12,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
-
 from gradviz.events.kinds import NodeMade  # noqa: E402
 from gradviz.query.chain_step import stated  # noqa: E402
 from gradviz.sources.record import record  # noqa: E402
 from gradviz.sources.torch_recorder.node_formulas import in_words, rule_of_node  # noqa: E402
 from gradviz.tracefile import open_trace  # noqa: E402
 from gradviz.words.chain import formulas  # noqa: E402
-from tests.torch_samples import take_no_stacks  # noqa: E402
+from tests.torch_samples import operators, take_no_stacks  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -51,7 +49,7 @@ def results(op: Any) -> Iterator[Any]:
 def test_every_edge_of_every_operator_of_pytorch_says_what_happens_along_it() -> None:
     take_no_stacks()
     met, silent = set(), []
-    for op in op_db:
+    for op in operators():
         if not op.supports_autograd or torch.float32 not in op.dtypes:
             continue
         with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:

@@ -1,68 +1,22 @@
-"""Programs of several ranks, each with one fault between the ranks or with none: `torchrun -m tests.ranks.rank_programs
-FOLDER` runs all of them, and records each. The line that a rule has to name ends with `# <- RULE`."""
+"""Programs of several ranks, each with one fault between the ranks or with none, which `rank_launch.py` runs. The line
+that a rule has to name ends with `# <- RULE`."""
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-import os
-import runpy
-import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-import gradviz
 from gradviz.diagnose.between_ranks import RANK_RULES
 from gradviz.diagnose.text import page_of
 from tests.ranks.rank_examples import cured_example
+from tests.ranks.rank_helpers import Net, average, batches, model, sgd, train, wrapped
 
-rank, world = 0, 1  # those of this process, once the group has been made
-Net = Any
-
-
-def model(seed: int = 0) -> Net:
-    """A small network."""
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
-
-
-def batches(count: int = 3, seed: int | None = None) -> list[torch.Tensor]:
-    """Data of this rank."""
-    torch.manual_seed(rank + 1 if seed is None else seed)
-    return [torch.randn(4, 3) for _ in range(count)]
-
-
-def average(net: Net) -> None:
-    """Average the gradients over the ranks."""
-    for p in net.parameters():
-        dist.all_reduce(p.grad)
-        p.grad /= world
-
-
-def sgd(net: Net, lr: float = 0.1) -> Any:
-    """An optimizer."""
-    return torch.optim.SGD(net.parameters(), lr=lr)
-
-
-def train(
-    net: Net, optimizer: Any, data: list[torch.Tensor], before_step: Callable[[Net], None] = lambda net: None
-) -> None:
-    """Make a step for each batch."""
-    for x in data:
-        optimizer.zero_grad()
-        net(x).pow(2).mean().backward()
-        before_step(net)
-        optimizer.step()
-
-
-def wrapped(net: Net, **settings: Any) -> Net:
-    """A replica that averages its gradients."""
-    return nn.parallel.DistributedDataParallel(net, **settings)
+rank, world = 0, 1  # in the file that a program is run from, those of its process
 
 
 # --- healthy
@@ -1194,47 +1148,3 @@ def texts() -> dict[str, str]:
     examples = {rule.id: page_of(rule).example + "\n" for rule in RANK_RULES}
     cured = {f"{name}.cured": cured_example(name, text) for name, text in examples.items()}
     return {**examples, **cured, **{one.__name__: inspect.getsource(one) for one in (*HEALTHY, *FAULTY)}}
-
-
-def main(folder: Path, names: Sequence[str]) -> None:
-    """Run and record programs by their names; all of them, if there are none."""
-    global rank, world
-    torch.set_num_threads(1)
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    programs = texts()
-    if names:
-        dist.init_process_group("gloo")
-        record_all(folder, {name: programs[name] for name in names})
-        dist.destroy_process_group()
-        return
-    hanging = {name: programs.pop(name) for name in [*programs] if name.startswith("ranks-collectives")}
-    broken = {"ranks-unused": programs.pop("ranks-unused")}  # rank 1 goes while rank 0 waits
-    dist.init_process_group(
-        "gloo", store=dist.HashStore(), rank=0, world_size=1
-    )  # each waits for itself alone
-    record_all(folder, hanging)
-    dist.destroy_process_group()
-    dist.init_process_group("gloo")
-    record_all(folder, programs)
-    record_all(folder, broken, waiting=False)
-    dist.destroy_process_group()
-
-
-def record_all(folder: Path, programs: dict[str, str], waiting: bool = True) -> None:
-    """Run and record some programs, by their names, `waiting` for the other ranks after each."""
-    known = {"torch": torch, "dist": dist, "nn": nn, "rank": rank, "world": world}
-    for name, text in programs.items():
-        path = folder / f"{name}.{rank}.py"
-        path.write_text(text)
-        refused = contextlib.suppress(RuntimeError) if name in REFUSED else contextlib.nullcontext()
-        with refused, gradviz.record(folder / f"{name}.rank{rank}.gradviz"):
-            if name in globals():
-                globals()[name]()
-            else:
-                runpy.run_path(str(path), init_globals=known)
-        if waiting:
-            dist.barrier()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])

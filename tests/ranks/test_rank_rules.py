@@ -62,7 +62,7 @@ def record_programs(folder: Path, ranks: int, *names: str) -> subprocess.Complet
     """Record programs by their names, all if there are none, on so many ranks."""
     command = [
         python(), "-m", "torch.distributed.run", "--nproc_per_node", str(ranks), "--rdzv-backend", "c10d",
-        "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1", "-m", "tests.ranks.rank_programs",
+        "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1", "-m", "tests.ranks.rank_launch",
         str(folder), *names,
     ]  # fmt: skip
     loopback = "lo0" if sys.platform == "darwin" else "lo"

@@ -132,8 +132,8 @@ print(z)""",
 GRADES = ("none", "stats", "full")
 
 # Runs programs plainly, and as `gradviz trace` does at every grade, each in a fork of one process that has imported
-# PyTorch, with what PyTorch imports only when some of these tensors are made: that takes a second. What a fork prints, and how
-# it ends, is kept beside the program.
+# PyTorch, with what PyTorch imports only when some of these tensors are made: that takes a second. What a fork prints,
+# and how it ends, is kept beside the program.
 IN_FORKS = """
 import gc, os, runpy, sys, torch
 import torch._dynamo

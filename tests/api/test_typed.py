@@ -54,22 +54,20 @@ def test_each_block_of_python_in_the_documentation_has_types(tmp_path: Path) -> 
     """Those of the README are strict. In the docs, `.grad` is read as in a lesson, without asking for None first."""
     pytest.importorskip("mypy", reason="mypy is not installed: pip install -e '.[lint]'")
     root = SAMPLES.parents[1]
-    pages = [
+    pages = sorted(
         page for page in root.glob("docs/**/*.md") if not {"changes", "rules"} & {*page.parts}
-    ]  # excerpts
-    for folder, of_folder, options in (
-        ("strict", [root / "README.md"], ()),
-        ("docs", pages, ("--no-strict-optional", "--allow-untyped-defs")),
-    ):
-        (tmp_path / folder).mkdir()
-        files = []
-        for number, block in enumerate(block for one in sorted(of_folder) for block in blocks(one)):
-            files.append(tmp_path / folder / f"block_{number}.py")
-            files[-1].write_text(block, encoding="utf-8")
-        assert files, folder
-        command = [sys.executable, *CHECKERS["mypy"], *options, *map(str, files)]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=SAMPLES, timeout=300)
-        assert done.returncode == 0, done.stdout + done.stderr
+    )  # excerpts
+    lenient = "# mypy: no-strict-optional, allow-untyped-defs\n"
+    texts = {f"readme_{number}": block for number, block in enumerate(blocks(root / "README.md"))}
+    of_pages = [block for page in pages for block in blocks(page)]
+    assert texts
+    assert of_pages
+    texts |= {f"docs_{number}": f"{block}\n{lenient}" for number, block in enumerate(of_pages)}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+    command = [sys.executable, *CHECKERS["mypy"], *map(str, sorted(tmp_path.glob("*.py")))]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=SAMPLES, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_page_of_the_api_is_made_from_the_docstrings() -> None:

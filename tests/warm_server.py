@@ -53,10 +53,17 @@ def settings(environment: dict[bytes, bytes]) -> dict[bytes, bytes]:
     return {**read, b"LC_ALL": b"C.UTF-8" if locale in (b"C", b"POSIX") else locale}
 
 
-class SetAside:
-    """Finds and loads modules that are in memory already, and are not in `sys.modules` until they are imported."""
+LATER = (
+    "torch._dynamo"  # PyTorch imports it when a program first makes an optimizer: a second of the processor
+)
 
-    def __init__(self, names: set[str]) -> None:
+
+class SetAside:
+    """Finds and loads modules that are in memory already, and are not in `sys.modules` until they are imported.
+    `later` has the names of those that came with `LATER`, and `changed` what that changed in other modules."""
+
+    def __init__(self, names: set[str], later: set[str], changed: dict[tuple[str, str], Any]) -> None:
+        self.later, self.changed = later, changed
         self.modules: dict[str, Any] = {name: sys.modules.pop(name) for name in names}
         self.places = {
             name: (module.__spec__, getattr(module, "__loader__", None))
@@ -80,9 +87,49 @@ class SetAside:
         """Bring back a module and what is below it; with PyTorch, all that PyTorch has imported."""
         name = module.__spec__.name
         module.__spec__, module.__loader__ = self.places[name]
+        if name in self.later and name.startswith("torch.") and not name.startswith(LATER):
+            __import__(LATER)
         for other, kept in self.modules.items():
-            if other.startswith(f"{name}.") or (name == "torch" and not other.startswith("gradviz")):
+            is_below = other.startswith(f"{name}.") or (name == "torch" and not other.startswith("gradviz"))
+            if (is_below and (other not in self.later or name in self.later)) or (
+                name == LATER and other in self.later
+            ):
                 sys.modules.setdefault(other, kept)
+        if name == LATER:
+            for (owner, attribute), value in self.changed.items():
+                setattr(sys.modules[owner], attribute, value)
+
+
+def attributes(names: set[str]) -> dict[tuple[str, str], Any]:
+    """The attributes of modules."""
+    found = ((name, vars(sys.modules[name])) for name in names if name != "__main__")
+    return {(name, attribute): value for name, own in found for attribute, value in own.items()}
+
+
+def import_later() -> tuple[set[str], dict[tuple[str, str], Any]]:
+    """Import what comes later. Returns the names of its modules, and what it changed in others, which are as before, as
+    are the environment and the filters of warnings."""
+    import warnings
+
+    names = {name for name, module in sys.modules.items() if isinstance(module, type(sys))}
+    modules, before = {*sys.modules}, attributes(names)
+    environment, filters = {**os.environ}, [*warnings.filters]
+    with suppress(ImportError):  # PyTorch need not be there
+        __import__(LATER)
+    os.environ.clear()
+    os.environ.update(environment)
+    warnings.filters[:] = filters
+    nothing = object()
+    changed = {
+        key: value for key, value in attributes(names).items() if before.get(key, nothing) is not value
+    }
+    for owner, attribute in changed:
+        if (owner, attribute) in before:
+            setattr(sys.modules[owner], attribute, before[owner, attribute])
+        else:
+            delattr(sys.modules[owner], attribute)
+    changed.pop(("tempfile", "tempdir"), None)  # which is the program's to choose
+    return {*sys.modules} - modules, changed
 
 
 def set_aside() -> None:
@@ -92,11 +139,12 @@ def set_aside() -> None:
     for name in KEPT:
         with suppress(ImportError):  # PyTorch need not be there
             __import__(name)
+    later, changed = import_later()
     import atexit
     import ctypes
     import gc
 
-    aside = SetAside({*sys.modules} - before)
+    aside = SetAside({*sys.modules} - before, later, changed)
     sys.meta_path.insert(0, aside)  # type: ignore[arg-type]
     library = ctypes.CDLL(None)
     for last_first in (library._exit, library.fcloseall):  # `_exit` is given the exit status

@@ -152,6 +152,9 @@ def set_aside() -> None:
     atexit.register(lambda: [sys.modules.pop(name, None) for name in aside.modules])  # after all others
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(aside))
     gc.freeze()
+    # gradviz thaws what it froze as a program ends: Python would look through the million objects that are kept here,
+    # and copy their memory, which takes longer than all else that most programs do.
+    gc.unfreeze = lambda: None
     assert len(os.listdir("/proc/self/task")) == 1, "a fork would lose a thread"
 
 

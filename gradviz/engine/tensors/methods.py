@@ -72,6 +72,14 @@ def _rows(x: Tensor) -> Iterator[Tensor]:
     return iter(ops.unbind(x))
 
 
+def _has(x: Tensor, element: Any) -> bool:
+    if not isinstance(element, (Tensor, int, float, complex)):
+        raise RuntimeError(
+            f"Tensor.__contains__ only supports Tensor or scalar, but you passed in a {type(element)}."
+        )
+    return bool(ops.any(ops.plain["eq"](x, element)).array)
+
+
 OPERATORS: dict[str, Callable] = {
     "__add__": ops.add,
     "__radd__": ops.add,
@@ -96,6 +104,13 @@ OPERATORS: dict[str, Callable] = {
     "__imul__": in_place["mul_"],
     "__itruediv__": in_place["div_"],
     "__ipow__": in_place["pow_"],
+    "__ifloordiv__": in_place["floor_divide_"],
+    "__imod__": in_place["remainder_"],
+    "__iand__": in_place["bitwise_and_"],
+    "__ior__": in_place["bitwise_or_"],
+    "__ixor__": in_place["bitwise_xor_"],
+    "__ilshift__": in_place["bitwise_left_shift_"],
+    "__irshift__": in_place["bitwise_right_shift_"],
     "__eq__": ops.plain["eq"],
     "__ne__": ops.plain["ne"],
     "__lt__": ops.plain["lt"],
@@ -115,6 +130,10 @@ OPERATORS: dict[str, Callable] = {
     "__rxor__": ops.plain["bitwise_xor"],
     "__lshift__": ops.plain["bitwise_left_shift"],
     "__rshift__": ops.plain["bitwise_right_shift"],
+    "__rlshift__": flipped(ops.plain["bitwise_left_shift"]),
+    "__rrshift__": flipped(ops.plain["bitwise_right_shift"]),
+    "__contains__": _has,
+    "__reversed__": lambda x: ops.flip(x, 0) if x.array.ndim else x,
 }
 
 # Functions that are methods too: `torch.f(x, ...)` and `x.f(...)`.

@@ -136,6 +136,12 @@ def _category(numpy_dtype: np.dtype) -> int:
     return {"b": 0, "u": 1, "i": 1, "f": 2, "c": 3}.get(numpy_dtype.kind, 4)
 
 
+def can_write(source: np.dtype, target: np.dtype) -> bool:
+    """Whether an in-place operation may convert results of one dtype to another: not complex numbers to real ones, nor
+    floating-point numbers to integers, nor numbers to bools."""
+    return _category(source) <= _category(target)
+
+
 def result_type(*operands: Any) -> np.dtype:
     """The dtype that PyTorch computes in. Operands are arrays and Python numbers.
 

@@ -89,9 +89,12 @@ def binary(op: Op) -> Callable:
     (a_saves_x, a_saves_y), (b_saves_x, b_saves_y) = op.keeps((True, False)), op.keeps((False, True))
     saves, saves_out = op.saves_inputs, op.saves_out
     may_convert = op.kind == "elementwise"
+    takes_bools = op.name not in ("sub", "rsub")
 
     def call(input: Any, other: Any) -> Any:
         if type(other) is not Tensor or type(input) is not Tensor:
+            if not takes_bools and (isinstance(other, bool) or isinstance(input, bool)):
+                raise bools_subtracted(1)
             input, other = operands(input, other)
             if input is None:
                 return NotImplemented
@@ -107,7 +110,7 @@ def binary(op: Op) -> Callable:
             raise explained(error, left.shape, right.shape) from None
         if type(array) is not ndarray:
             array = asarray(array)
-        if array.dtype is not float32:
+        if array.dtype is not float32 or left.dtype is not right.dtype:
             array = settle(op, array, (input, other))
         out = _new(Tensor)
         out.array = array
@@ -388,9 +391,14 @@ def settle(op: Op, array: np.ndarray, inputs: Sequence[Tensor], args: tuple = ()
     if op.name in ("sub", "rsub") and any(a.dtype.kind == "b" for a in arrays):
         raise bools_subtracted(1)
     expected = result_type(*arrays)
-    if array.dtype == expected or array.dtype.kind not in "fc":
+    if array.dtype == expected or array.dtype.kind not in "iufc":
         return array
-    if expected.kind not in "fc":  # a float op on integers
+    if array.dtype.kind in "iu":
+        if expected.kind == "b":
+            raise NotImplementedError(f"\"{op.name}_cpu\" not implemented for 'Bool'")
+        if expected.kind not in "iu":
+            return array
+    elif expected.kind not in "fc":  # a float op on integers
         expected = default_dtype()
     if array.dtype == expected:
         return array

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gradviz.engine.basics import errors
-from gradviz.engine.basics.dtypes import scalar_type_name
+from gradviz.engine.basics.dtypes import can_write, scalar_type_name
 from gradviz.engine.basics.shape_errors import broadcast_shape, check_fits
 from gradviz.engine.core.apply import apply, as_tensor, unary
 from gradviz.engine.core.node import edge_node
@@ -63,7 +63,7 @@ def in_place_of(name: str, function: Callable) -> Callable:
         if result is NotImplemented:
             raise TypeError(f"{name}(): unsupported operand {args[0]!r}")
         _check_result_fits(x, result.array.shape)
-        if not np.can_cast(result.array.dtype, x.array.dtype, "same_kind"):
+        if not can_write(result.array.dtype, x.array.dtype):
             raise RuntimeError(
                 f"result type {result.dtype} can't be cast to the desired output type {x.dtype}"
             )

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gradviz.engine.basics.dtypes import TYPE_NAMES, dtype_of, result_type, to_numpy
+from gradviz.engine.basics.dtypes import TYPE_NAMES, can_write, dtype_of, result_type, to_numpy
 from gradviz.engine.basics.dtypes import dtype as Dtype
 from gradviz.engine.core.tensor import Tensor
 from gradviz.engine.core.values import Size
@@ -52,7 +52,7 @@ def result_dtype(tensor1: Any, tensor2: Any) -> Dtype:
 
 def can_cast(from_: Any, to: Any) -> bool:
     """Whether an in-place operation may convert one dtype to another (PyTorch documentation, `torch.can_cast`)."""
-    return bool(np.can_cast(to_numpy(from_), to_numpy(to), "same_kind"))
+    return can_write(to_numpy(from_), to_numpy(to))
 
 
 def type_of(x: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:

@@ -49,12 +49,12 @@ elementwise("div_number", np.true_divide, name="div", node_name="DivBackward1", 
 elementwise("pow", np.power, node_name="PowBackward1",
     # The first rule does not use `out`. PyTorch saves it for both rules, and so notices when it is modified.
     x=d("y · x^(y−1)", lambda g, x, y, out: np.where(y == 0, 0, g * (y * x ** (y - 1)))),
-    y=d("x^y · ln x", lambda g, x, y, out: g * np.where((x == 0) & (y >= 0), 0, out * np.log(x))))
+    y=d("x^y · ln x", lambda g, x, y, out: g * np.where((x == 0) & (y.real >= 0), 0, out * np.log(x))))
 elementwise("pow_number", k.power, name="pow", node_name="PowBackward0", args="exponent",
     x=by("exponent", {0: d("0", lambda g: k.none_of(g))},
         d("exponent · x^(exponent−1)", lambda g, x, exponent: g * k.power_slope(x, exponent))))
 elementwise("rpow", k.reversed_power, name="pow", node_name="PowBackward2", args="base",
-    x=by("base", {0: d("0 where x ≥ 0, else −∞", lambda g, x, out: np.where(x >= 0, 0, g * (out * -np.inf)))},
+    x=by("base", {0: d("0 where x ≥ 0, else −∞", lambda g, x, out: np.where(x.real >= 0, 0, g * (out * -np.inf)))},
         d("base^x · ln base", lambda g, out, base: g * (out * np.log(base)))))
 elementwise("neg", np.negative,
     x=d("−1", lambda g: -g))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gradviz.engine.basics.dtypes import result_type
+from gradviz.engine.basics.dtypes import result_type, scalar_type_name
 from gradviz.engine.basics.scipy_later import special
 from gradviz.engine.basics.shape_errors import explained
 from gradviz.engine.core.apply import as_tensor, operands
@@ -35,8 +35,14 @@ def _plain(name: str, ufunc: Callable, nargs: int = 2) -> Callable:
             array = np.asarray(ufunc(*arrays))
         except ValueError as error:
             raise explained(error, *(array.shape for array in arrays)) from None
-        expected = result_type(*(tensor.array for tensor in inputs))
-        if array.dtype.kind in "fc" and expected.kind in "fc" and array.dtype != expected:
+        except TypeError:
+            array = None
+        expected = result_type(*arrays)
+        has_no_order = name in _ORDERED and expected.kind == "c"
+        if array is None or has_no_order or (expected.kind == "b" and array.dtype.kind == "i"):
+            raise NotImplementedError(f"\"{name}_cpu\" not implemented for '{scalar_type_name(expected)}'")
+        is_apart = array.dtype != expected and array.dtype.kind != "b"
+        if is_apart and (array.dtype.kind in "fc") == (expected.kind in "fc"):
             array = array.astype(expected)
         return without_node(name, inputs, new_tensor(array))
 
@@ -50,6 +56,7 @@ def _heaviside(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(x), 0, np.heaviside(x, y)).astype(x.dtype)
 
 
+_ORDERED = {"lt", "le", "gt", "ge"}
 PLAIN: dict[str, Callable] = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
     "ge": np.greater_equal, "logical_and": np.logical_and, "logical_or": np.logical_or,

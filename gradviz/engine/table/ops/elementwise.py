@@ -211,8 +211,10 @@ def addcdiv(x: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> Tensor:
 
 
 def float_power(x: Any, exponent: Any) -> Tensor:
-    """x to the power of `exponent`, in float64. Either may be a number."""
-    double = [to(value, np.float64) if isinstance(value, Tensor) else float(value) for value in (x, exponent)]
+    """x to the power of `exponent`, in float64, or complex128 where one is complex. Either may be a number."""
+    is_complex = any(_kind_of(value) == "c" for value in (x, exponent))
+    kind, number = (np.complex128, complex) if is_complex else (np.float64, float)
+    double = [to(value, kind) if isinstance(value, Tensor) else number(value) for value in (x, exponent)]
     if not isinstance(double[0], Tensor):
         return rpow(double[1], double[0])
     return pow(*double)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from gradviz.engine.basics.dtypes import default_dtype, scalar_type_name
 from gradviz.engine.basics.shape_errors import check_kernel
 from gradviz.engine.core.apply import apply
 from gradviz.engine.core.tell import without_node
@@ -96,16 +97,24 @@ def prod(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 
 
 def nansum(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """The sum over `dim`. NaN counts as 0."""
-    x = x if dtype is None else to(x, dtype)
+    """The sum over `dim`. NaN counts as 0. Integers and bools are summed in int64. `dtype` converts first."""
+    if dtype is not None:
+        x = to(x, dtype)
+    elif x.array.dtype.kind in "iub":
+        x = to(x, np.dtype(np.int64))
     return apply(TABLE["nansum"], (x,), (dims_of(x, dim), keepdim))
 
 
 def nanmean(x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """The mean over `dim` of the elements that are not NaN."""
+    """The mean over `dim` of the elements that are not NaN. Raises RuntimeError for integers."""
+    if x.array.dtype.kind not in "fc":
+        raise RuntimeError(
+            "nanmean(): expected input to have floating point or complex dtype but got "
+            f"{scalar_type_name(x.array.dtype)}. Convert it with .float() first."
+        )
+    total = nansum(x, dim, keepdim, dtype=dtype)
     present = np.sum(~np.isnan(x.array), axis=dims_of(x, dim), keepdims=keepdim)
-    counts = new_tensor(np.asarray(present, x.array.dtype))
-    return div(nansum(x, dim, keepdim, dtype=dtype), counts)
+    return div(total, new_tensor(np.asarray(present, total.array.dtype)))
 
 
 def _floating(x: Tensor, complaint: str) -> None:
@@ -188,7 +197,8 @@ def _along(dim: Any, keepdim: bool) -> str:
 
 def _quantifier(name: str, reduce: Callable) -> Callable:
     def call(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
-        array = np.asarray(reduce(x.array, axis=dims_of(x, dim), keepdims=keepdim))
+        over_none = isinstance(dim, (tuple, list)) and not dim  # which is no reduction here, unlike for sums
+        array = np.asarray(reduce(x.array, axis=() if over_none else dims_of(x, dim), keepdims=keepdim))
         found = new_tensor(array.astype(np.uint8) if x.array.dtype == np.uint8 else array)
         return without_node(name, (x,), found, _along(dim, keepdim))
 
@@ -201,6 +211,9 @@ all, any = _quantifier("all", np.all), _quantifier("any", np.any)
 
 def _place(name: str, find: Callable) -> Callable:
     def call(x: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
+        if x.array.dtype.kind in "bc":
+            kind = scalar_type_name(x.array.dtype)
+            raise NotImplementedError(f"\"{name}_cpu\" not implemented for '{kind}'")
         out = new_tensor(np.asarray(find(x.array, axis=dims_of(x, dim), keepdims=keepdim)))
         return without_node(name, (x,), out, _along(dim, keepdim))
 
@@ -212,7 +225,9 @@ argmax, argmin = _place("argmax", np.argmax), _place("argmin", np.argmin)
 
 
 def logsumexp(x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
-    """ln Σ exp(x) along `dim`."""
+    """ln Σ exp(x) along `dim`. Integers and bools are converted to the default dtype."""
+    if x.array.dtype.kind in "iub":
+        x = to(x, default_dtype())
     return apply(TABLE["logsumexp"], (x,), (dims_of(x, dim), keepdim))
 
 

@@ -99,9 +99,8 @@ class _Commands(click.Group):
         file = _FILES.get(name, function)
         command: click.Command = getattr(import_module(f"gradviz.cli.{file}"), function)
         for parameter in command.params:
-            if isinstance(
-                parameter.type, click.Path
-            ):  # whoever opens the file reports the error in one line, click in four
+            # whoever opens the file reports the error in one line, click in four
+            if isinstance(parameter.type, click.Path):
                 parameter.type.readable = False
         return command
 

@@ -59,10 +59,8 @@ class Watch:
         self.sure = Sure()
         self.said: list[Finding] = []
         self.seen = 0, 0  # the number of events at the last check, and the last pass
-        self.terminal, self.encoding = (
-            os.dup(sys.stderr.fileno()),
-            sys.stderr.encoding,
-        )  # a script may close the original
+        # a script may close the original
+        self.terminal, self.encoding = os.dup(sys.stderr.fileno()), sys.stderr.encoding
         self.coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
         # Not an Event: Ctrl-C inside its `set` can leave its lock taken for good.
         self.asked: SimpleQueue[bool] = SimpleQueue()  # True: check now; False: end
@@ -114,9 +112,8 @@ class Watch:
 
     def _check(self) -> None:
         with open_trace(self.path) as trace:
-            last = max(
-                (backward_pass.number for backward_pass in trace.passes), default=0
-            )  # with --last, passes leave the file
+            # with --last, passes leave the file
+            last = max((backward_pass.number for backward_pass in trace.passes), default=0)
             if (trace.count, last) == self.seen:
                 return
             self.seen = trace.count, last

@@ -267,9 +267,8 @@ class _Noisy:
         if one is None or other is None or one.part or other.part:
             return None, None
         by = apart(one, other)
-        coarser = (
-            one if other.array is not None else other
-        )  # the value with less detail: of the other, only as much can be compared
+        # the value with less detail: of the other, only as much can be compared
+        coarser = one if other.array is not None else other
         allowed = None if by is None else measure(coarser)
         is_known = allowed is not None
         self.compared[phase] += is_known

@@ -107,9 +107,8 @@ def _not_there(meta: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         yield "what is told by the source", "it was not recorded (--no-source)"
 
 
-_Patches = dict[
-    tuple[str, Place, str], Patch | None
-]  # by rule, place and cure: a fault may come in each pass
+# by rule, place and cure: a fault may come in each pass
+_Patches = dict[tuple[str, Place, str], Patch | None]
 
 
 def _finding(case: Case, rule: Rule, found: Found, patches: _Patches) -> Finding:

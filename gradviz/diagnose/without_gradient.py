@@ -115,9 +115,8 @@ def _severity(case: Case, tensor: int, made: TensorMade, families: set[str]) -> 
     if tensor in case.training.owners:
         return WARNING
     others_step = tensor not in case.training.holders or len(case.training.stepped) > 0
-    if others_step and case.query.of(Writes).follows_another(
-        tensor
-    ):  # even a leaf whose own optimizer is never used
+    # even a leaf whose own optimizer is never used
+    if others_step and case.query.of(Writes).follows_another(tensor):
         return ""
     if made.how == _DEEPCOPY:  # a kept copy of a leaf that learns
         return NOTE

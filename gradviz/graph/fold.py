@@ -266,9 +266,8 @@ def closed_by_default(
         shown += growth
         opened_here.add(group.id)
         repeats = group.kind == REPEAT and group.count > 1
-        for child in (
-            group.children[:1] if repeats else group.children
-        ):  # the others have the structure of the first
+        # the others have the structure of the first
+        for child in group.children[:1] if repeats else group.children:
             heappush(queue, _turn(tree[child], level + 1, inside))
     return set(tree) - opened_here
 

@@ -200,10 +200,8 @@ def _text(found: Mapping[str, Any], key: str, where: str) -> Text:
 _TOLERANCE = 1e-2  # relative: people round
 _NUMBER = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)(?:\s*/\s*(\d+\.?\d*))?", re.IGNORECASE)
 _NONE = ("none", "null", "nothing", "없음", "없다")
-_ALIKE = (
-    {"yes", "y", "true", "t", "예", "네", "참"},
-    {"no", "n", "false", "f", "아니오", "아니요", "거짓"},
-)  # answers that mean the same
+# answers that mean the same
+_ALIKE = {"yes", "y", "true", "t", "예", "네", "참"}, {"no", "n", "false", "f", "아니오", "아니요", "거짓"}
 
 
 @cache

@@ -496,9 +496,8 @@ class Debugger:
         session.message = message
         self.settings.breakpoints.forget_events()
         for stream in (sys.stdout, sys.stderr):
-            with suppress(
-                AttributeError, ValueError, OSError
-            ):  # the script may have closed or replaced the stream
+            # the script may have closed or replaced the stream
+            with suppress(AttributeError, ValueError, OSError):
                 stream.flush()
         self.reader.read(session)
 

@@ -22,9 +22,8 @@ from gradviz.version import TORCH_VERSION
 _FILE = Path(__file__).parent / "at_points.json"
 _SAME_OP = {"absolute": "abs", "arccos": "acos", "arctan2": "atan2", "clip": "clamp", "norm": "vector_norm"}
 _CLAMPS = {"clamp": ("min", "max"), "clamp_min": ("min",), "clamp_max": ("max",)}
-_DEFAULT = re.compile(
-    r"(dim|axis|keepdim|eps)=.*|(p|ord)=('fro'|2)|correction=1|"
-)  # arguments that make no difference
+# arguments that make no difference
+_DEFAULT = re.compile(r"(dim|axis|keepdim|eps)=.*|(p|ord)=('fro'|2)|correction=1|")
 _MOST = 4096  # the most elements that are looked at
 
 

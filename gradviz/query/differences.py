@@ -120,10 +120,8 @@ _LADDER = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)  # h, relative to the elements
 _AGREE = 2e-3  # the largest difference between the slopes of two neighbours that agree, relative to the slope
 _SMOOTH = 2e-2  # the largest difference between the slopes to both sides, relative to the slope
 _MOST = 100_000  # the most elements of an input compared element by element: forward runs often
-_TOLERANCE_ALONG = {
-    8: 1e-2,
-    4: 1e-2,
-}  # the largest relative error of a right gradient, by the bytes of its numbers
+# the largest relative error of a right gradient, by the bytes of its numbers
+_TOLERANCE_ALONG = {8: 1e-2, 4: 1e-2}
 _COARSE_ALONG = 1e-1  # the same, for shorter numbers
 
 Slopes = Callable[[float], tuple[float, float]]  # from h to the slopes to both sides

@@ -450,9 +450,8 @@ class Downstream:
             & ~query.tensors.are_collectives
         )
         sources = inputs.firsts[outputs.owners]
-        chosen = np.flatnonzero(is_view[outputs.owners] & (sources != outputs.values))[
-            ::-1
-        ]  # the first event wins
+        # the first event wins
+        chosen = np.flatnonzero(is_view[outputs.owners] & (sources != outputs.values))[::-1]
         self.views = dict(zip(outputs.values[chosen].tolist(), sources[chosen].tolist(), strict=True))
 
     def inputs(self, event: int) -> list[int]:

@@ -407,9 +407,8 @@ def _share(whole: np.ndarray, part: np.ndarray) -> float:
     return float(np.vdot(whole, part).real) / total if total else math.nan
 
 
-Region = (
-    tuple[int | None, ...] | None
-)  # an element, with None for the whole of a dimension; None for the whole tensor
+# an element, with None for the whole of a dimension; None for the whole tensor
+Region = tuple[int | None, ...] | None
 _COARSE = {"bfloat16": 2.0**-7}
 
 

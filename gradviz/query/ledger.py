@@ -134,9 +134,8 @@ class Ledger:
             ],
             axis=1,
         )
-        _, first = np.unique(
-            pairs[0] << _BITS | pairs[1], return_index=True
-        )  # what an optimizer holds comes first
+        # what an optimizer holds comes first
+        _, first = np.unique(pairs[0] << _BITS | pairs[1], return_index=True)
         leaves, optimizers, starts = pairs[:, first]
         own = []
         for optimizer, start in zip(optimizers.tolist(), starts.tolist(), strict=True):

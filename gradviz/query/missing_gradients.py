@@ -468,9 +468,8 @@ class Lacks:
         ops = map(self.query.tensors.op, readers)
         with_grad = [op.index for op in ops if op.grad_enabled and op.outputs]  # `dist.send` has no result
         if not readers:
-            is_own = (
-                leaf in self.penalties and leaf not in self.trace.parameters
-            )  # it may be what the penalty is for
+            # it may be what the penalty is for
+            is_own = leaf in self.penalties and leaf not in self.trace.parameters
             if (
                 is_own
                 or self._is_template(leaf, begun)

@@ -345,9 +345,8 @@ class AllNames:
 
 _CUT = "…"  # in a text of which parts are left out
 _LONGEST_READ = 1000  # the most characters of an expression that is parsed
-_SEVERAL_CUT = re.compile(
-    rf"(?:(?<=[(\[])|(?<=, )){_CUT}(, ?{_CUT})+(?=[,)\]])"
-)  # whole arguments, not operands
+# whole arguments, not operands
+_SEVERAL_CUT = re.compile(rf"(?:(?<=[(\[])|(?<=, )){_CUT}(, ?{_CUT})+(?=[,)\]])")
 _PATH = re.compile(r"(?<![\w.])[A-Za-z_][\w.]*")
 
 Span = tuple[int, int, int]  # the depth of a part, its first byte, the byte behind its last

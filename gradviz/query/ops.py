@@ -71,9 +71,8 @@ SHAPED_BY_SECOND = _kind("expand_as", "view_as", "reshape_as", "type_as")  # the
 CONVERTING = _kind("to", "type", "type_as", "cpu", "cuda", "float", "double", "half", "bfloat16", "clone")
 OF_PARTS = frozenset({"_FromTorchTensor", "_ToTorchTensor"})  # DTensor.from_local() and to_local()
 SELECTING = _kind("index", "getitem", "select", "slice", "as_strided", "narrow", "diagonal")
-LOOKUPS = _kind(
-    "embedding", "index", "index_select", "gather", "take_along_dim", "embedding_bag"
-)  # of rows that data choose
+# of rows that data choose
+LOOKUPS = _kind("embedding", "index", "index_select", "gather", "take_along_dim", "embedding_bag")
 SPLITTING = _kind(
     "chunk", "split", "split_with_sizes", "tensor_split", "unbind", "hsplit", "vsplit", "dsplit", "unsafe_chunk",
     "unsafe_split", "unsafe_split_with_sizes",
@@ -129,9 +128,8 @@ DROPOUTS = _and_in_place("dropout", "feature_dropout", "alpha_dropout", "feature
     "dropout1d", "dropout2d", "dropout3d", "native_dropout",
 }  # fmt: skip
 
-WITH_NUMBERS = (
-    DROPOUTS | LOSSES | NORMALISING | RECTIFIERS | POINTWISE_WITH_NUMBERS
-)  # to which a program gives numbers
+# to which a program gives numbers
+WITH_NUMBERS = DROPOUTS | LOSSES | NORMALISING | RECTIFIERS | POINTWISE_WITH_NUMBERS
 
 
 _SIGNS = {

@@ -105,9 +105,8 @@ def leaves(query: Query) -> list[LeafInfo]:
     for tensor in _candidates(query):
         requires_grad = query.tensors.requires_grad(tensor, at)
         maker = query.tensors.made(tensor)
-        is_earlier = (
-            isinstance(maker, TensorMade) and maker.how == "earlier"
-        )  # the site of an earlier tensor is where it was first used
+        # the site of an earlier tensor is where it was first used
+        is_earlier = isinstance(maker, TensorMade) and maker.how == "earlier"
         site = None if maker is None or is_earlier else trace.sites.get(maker.site)
         place = (site.place.file, site.place.line) if site is not None else ("", 0)
         name = names.of(tensor)

@@ -49,9 +49,8 @@ class Columns(Protocol):
         """The values of the field with this name."""
 
 
-Values = Callable[
-    [str], Iterable[Any]
-]  # the values of a field at one event; a text or flag that the event lacks is "" or False
+# the values of a field at one event; a text or flag that the event lacks is "" or False
+Values = Callable[[str], Iterable[Any]]
 # the kinds of events at which a field may have values; for "" all kinds
 Where = Callable[[str], frozenset[Any]]
 

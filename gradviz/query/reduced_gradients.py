@@ -13,9 +13,8 @@ from gradviz.query.replicas import parameters_by_name
 from gradviz.tracefile import PassInfo, Snapshot
 
 _FOLLOWING = 4  # the most passes that may run before the gradients of a pass are reduced
-_Writes = Mapping[
-    tuple[int, int], str
-]  # the collective that wrote a tensor, with its arguments, by event and tensor
+# the collective that wrote a tensor, with its arguments, by event and tensor
+_Writes = Mapping[tuple[int, int], str]
 
 
 def on_gradients(query: Query, backward_pass: PassInfo) -> dict[int, list[str]]:
@@ -112,9 +111,8 @@ class _Copies:
 
     def __init__(self, query: Query, held: Mapping[int, int], writes: _Writes) -> None:
         self.query, self.held, self.writes = query, held, writes
-        self.leaves = {
-            gradient: {leaf} for gradient, leaf in held.items()
-        }  # the leaves whose gradients a tensor is made of
+        # the leaves whose gradients a tensor is made of
+        self.leaves = {gradient: {leaf} for gradient, leaf in held.items()}
         self.through: dict[int, str] = {}  # the collective that a tensor, or a source of it, went through
 
     def followed(self, first: int, end: int) -> Iterator[tuple[int, int, str]]:

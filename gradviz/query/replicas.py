@@ -191,10 +191,8 @@ def _given_to_others(query: Query) -> set[int]:
     Leaves that require grad are left out."""
     in_collectives = query.trace.table(Kind.COLLECTIVE).lists("tensors").values.tolist()
     last = query.trace.count - 1
-    tensors = {
-        *in_collectives,
-        *(_copied(query, tensor) for tensor in in_collectives),
-    }  # a function with a gradient gives a copy to the collective
+    # a function with a gradient gives a copy to the collective
+    tensors = {*in_collectives, *(_copied(query, tensor) for tensor in in_collectives)}
     return {t for t in tensors if t and not query.tensors.is_leaf_that_requires_grad(t, last)}
 
 

@@ -71,9 +71,8 @@ class Nesting:
     def stretches(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The first event, the last event and the thread of each span, outer spans before inner ones. A span that did
         not end extends to the last event."""
-        levels = np.where(
-            self._begins, self._depths, self._depths + 1
-        )  # the level of the span that begins or ends there
+        # the level of the span that begins or ends there
+        levels = np.where(self._begins, self._depths, self._depths + 1)
         order = np.lexsort((levels, self._threads))
         at, begins, keys = self._at[order], self._begins[order], self._threads[order] << 32 | levels[order]
         is_last = np.append(keys[1:] != keys[:-1], True)[: len(keys)]

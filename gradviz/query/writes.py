@@ -295,9 +295,8 @@ def needing(query: Query, tensor: int, k: int) -> list[tuple[NodeMade, Saved]]:
     for event in nodes.events[distinct(saved.owners[window])][-_SHOWN:].tolist():
         node = nodes.object(event)
         kept = next(s for s in node.saved if s.tensor in written and s.version < version)
-        if kept.version == query.tensors.version(
-            kept.tensor, node.index
-        ):  # else the node's op itself wrote over the tensor, and saved a copy
+        # else the node's op itself wrote over the tensor, and saved a copy
+        if kept.version == query.tensors.version(kept.tensor, node.index):
             pairs.append((node, kept))
     return pairs
 

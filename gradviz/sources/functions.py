@@ -21,10 +21,8 @@ from gradviz.query.differences import Vjp, compared_along
 
 _FORMS = 8  # the most forms of a Function's arguments that are compared
 _WAITING = 4  # calls of a form that are kept until the backward of one of them has run
-_ALIKE = {
-    8: 1e-3,
-    4: 1e-3,
-}  # the largest difference between equal outputs, relative to the largest element, by element size
+# the largest difference between equal outputs, relative to the largest element, by element size
+_ALIKE = {8: 1e-3, 4: 1e-3}
 _COARSE = 5e-2
 _SHORT = 2  # element size in bytes: numbers this short are too coarse for differences
 _LONGEST = 120  # characters of a reason

@@ -139,10 +139,8 @@ def unreadable(path: Path, error: Exception) -> TraceError:
 _LONGEST = 1 << 20  # bytes of a text or an array that any file may have
 _LIMIT = (1 << 31) - 1  # the highest limit that SQLite takes
 _BLOCK, _MEMORY = 64, 64 << 20  # the rows, and bytes, that are fetched before their length is checked
-_UNPACKED, _TIMES = (
-    16 << 20,
-    256,
-)  # the most bytes of unpacked arrays: so many, and so many for each byte of the file
+# the most bytes of unpacked arrays: so many, and so many for each byte of the file
+_UNPACKED, _TIMES = 16 << 20, 256
 _STEPS = 1_000_000  # steps of SQLite's machine that any query may take
 _AT_ONCE = 10_000
 _LEAST, _BEYOND = -1, 1 << 32  # the bounds of whole numbers: numbers of events have 32 bits

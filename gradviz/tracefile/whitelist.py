@@ -32,9 +32,8 @@ def _tokens_of(quoted: str, number: str) -> re.Pattern[str]:
 _TOKEN = _tokens_of(_QUOTED, r"[0-9](?:[\w.]|(?<=[eE])[+−-](?=[0-9]))*")
 # 0.5 is a number in an index, and two parts of a path elsewhere, as in net.0.weight.
 _TOKEN_OF_NAME = _tokens_of(_QUOTED, r"(?<=[\[ ])[0-9]+\.[0-9][\w.]*|[0-9]\w*")
-_TOKEN_OF_FORMULA = _tokens_of(
-    _NEVER, r"[0-9]+(?:\.[0-9]+)?(?:e[+−-]?[0-9]+)?"
-)  # no string stands in a formula
+# no string stands in a formula
+_TOKEN_OF_FORMULA = _tokens_of(_NEVER, r"[0-9]+(?:\.[0-9]+)?(?:e[+−-]?[0-9]+)?")
 _SIGNS = frozenset("!#$%&()*+,-./:;<=>?@[]^_`{|}~…")
 _SIGNS_OF_NAMES = frozenset(".:,-*/<>[]…")
 _SIGNS_OF_FORMULAS = _SIGNS | frozenset("'∂·×∏√∞−≤≥⌊⌋⁻\u0302")

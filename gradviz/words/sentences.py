@@ -41,9 +41,8 @@ def changes(stop: Stop, through: str = "") -> str:
 def _change(stop: Stop, tensor: int, through: str) -> str:
     name = stop.called(tensor)
     owner = next((t for t in sorted(stop.touched) if t not in stop.written), 0)
-    if (
-        isinstance(stop.event, kinds.Mutated) and stop.event.op >= 0
-    ):  # the op's event was about the other tensor
+    # the op's event was about the other tensor
+    if isinstance(stop.event, kinds.Mutated) and stop.event.op >= 0:
         name = stop.standing(tensor)
     elif owner and stop.moment.grad(owner):
         name = f"{stop.called(owner)}.grad"

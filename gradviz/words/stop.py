@@ -288,9 +288,8 @@ def _numbered(words: Words, text: str) -> int:
 
 
 def _suggested(words: Words, name: str) -> str:
-    labels = words.query.names.all.labels[
-        1:
-    ]  # the names of tensors: a number may be assigned to a variable, too
+    # the names of tensors: a number may be assigned to a variable, too
+    labels = words.query.names.all.labels[1:]
     # leaves out a variable whose tensor was never recorded under its name
     labels = [label for label in labels if label != name]
     if near := nearest(name.removesuffix(".grad"), labels):

@@ -88,9 +88,8 @@ def clip(ranks: Replicas) -> Iterator[RankFound]:
         whole[one] = part.elements[1]
     if dict(here) == whole:  # each element lies on exactly one rank
         told = f"{told}, that of the whole {number(sqrt(sum(norm**2 for norm in norms.values())), 4)}"
-    bounds = [
-        part.factor * norms[rank] for rank, part in scaling.items()
-    ]  # the norms to which the ranks scale
+    # the norms to which the ranks scale
+    bounds = [part.factor * norms[rank] for rank, part in scaling.items()]
     parameters = f"torch.nn.utils.clip_grad_norm_({_parameters(names)}, {number(bounds[0], 3)})"
     many = len(apart) > 1
     yield RankFound(

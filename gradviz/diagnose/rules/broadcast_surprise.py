@@ -122,9 +122,8 @@ def _unexpanded(case: Case, tensor: int, site: int) -> int:
 def _surprises(case: Case, op: OpRan, sides: list[int]) -> bool:
     if all(sides) and op.op in _ONE_BY_ONE:
         return _grows([_shape(case, tensor) for tensor in sides])
-    if not (
-        op.rule.elementwise or op.op in SUMS | MULTIPLYING
-    ):  # a layer has a weight or a bias of any shape
+    # a layer has a weight or a bias of any shape
+    if not (op.rule.elementwise or op.op in SUMS | MULTIPLYING):
         return False
     if not all(sides) or {len(_shape(case, tensor)) for tensor in sides} != {1, 2}:
         return False

@@ -118,9 +118,8 @@ def _longest_chain(case: Case) -> Found | None:
     for site in distinct(table.sites[rows]).tolist():
         of_line = rows[table.sites[rows] == site]
         passes_before = np.searchsorted(begun, table.events[of_line])
-        of_line = of_line[
-            np.append(passes_before[1:] != passes_before[:-1], True)
-        ]  # the last before each pass
+        # the last before each pass
+        of_line = of_line[np.append(passes_before[1:] != passes_before[:-1], True)]
         grows = site and len(of_line) >= _LEAST and np.all(np.diff(held[of_line]) > 0)
         if grows and (longest is None or held[of_line[-1]] > held[longest[1][-1]]):
             longest = site, of_line
@@ -193,9 +192,8 @@ def _alive(case: Case, chained: Site | None) -> Iterator[Found]:
     number = int(table["in_pass"][outside_steps][-1])
     backward_pass = case.query.passes.by_number[number]
     lines, name = _keeping(case, backward_pass)
-    if (
-        not name and not grew[1 - _LEAST :].all()
-    ):  # with a line that keeps a tensor, graphs may be freed now and then
+    # with a line that keeps a tensor, graphs may be freed now and then
+    if not name and not grew[1 - _LEAST :].all():
         return
     if chained is not None and (not lines or chained.place.line in [line.place.line for line in lines]):
         return

@@ -68,9 +68,8 @@ def stale_optimizer(case: Case) -> Iterator[Found]:
     held = case.trace.table(Kind.HOLDS)
     holding = int(held.events[held["optimizer"] == optimizer].min(initial=case.trace.count))
     name = case.training.optimizer_class(optimizer)
-    is_older = (
-        made is not None and made < holding < case.trace.count
-    )  # than the optimizer: nothing was replaced
+    # than the optimizer: nothing was replaced
+    is_older = made is not None and made < holding < case.trace.count
     yield Found(
         f"the optimizer that steps at {case.at(step)} {lacks}; {case.called(leaves)} "
         f"get{'s' * (len(leaves) == 1)} gradients and {'is' if len(leaves) == 1 else 'are'} in no optimizer",

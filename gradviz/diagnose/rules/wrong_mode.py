@@ -74,9 +74,8 @@ def wrong_mode(case: Case) -> Iterator[Found]:
 def _evaluated_in_training_mode(case: Case, roots: list[Visit]) -> Iterator[Found]:
     trained = {visit.name for visit in roots if visit.has_grad and visit.in_pass and visit.training}
     read = {tensor for visit in roots for tensor in visit.inputs}
-    trained -= {
-        visit.name for visit in roots if visit.in_pass and visit.result in read
-    }  # a generator is only sampled
+    # a generator is only sampled
+    trained -= {visit.name for visit in roots if visit.in_pass and visit.result in read}
     wrong: dict[int, list[Visit]] = {}
     for visit in roots:
         if (

@@ -123,9 +123,8 @@ def zero_gradient(case: Case) -> Iterator[Found]:
             tensors=block.leaves,
             severity=NOTE
             if _is_first_state(case, block)
-            or (
-                name in MULTIPLYING and op is not None and 0 in case.query.tensors.op(op).inputs
-            )  # `0.0 * term`
+            # `0.0 * term`
+            or (name in MULTIPLYING and op is not None and 0 in case.query.tensors.op(op).inputs)
             or case.is_lesson
             else "",
         )
@@ -157,9 +156,8 @@ def _always(case: Case) -> str:
 def _only_reader(case: Case, block: Block) -> int | None:
     """The selecting op that is the only reader of joined parts, and so gave one part zeros; None if the block joins
     nothing or has other readers."""
-    kind = (
-        case.query.nodes.name(block.node).removesuffix("Backward0").lower()
-    )  # the node may be inside of an op, which has another name
+    # the node may be inside of an op, which has another name
+    kind = case.query.nodes.name(block.node).removesuffix("Backward0").lower()
     if kind not in JOINING:
         return None
     made = filter(None, case.query.nodes.outputs(block.node))

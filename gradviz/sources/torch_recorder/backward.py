@@ -174,9 +174,8 @@ class Gradients:
         self.sent: dict[int, int] = {}  # for each node, the first gradient that was sent to it
         # for each node, the other gradients, where several are added up
         self.sent_again: dict[int, list[int]] = {}
-        self.fitted: set[int] = (
-            set()
-        )  # the nodes that PyTorch has changed the dtype or shape of a gradient for
+        # the nodes that PyTorch has changed the dtype or shape of a gradient for
+        self.fitted: set[int] = set()
         self.summed: dict[int, int] = {}  # the gradient of a node with hooks, before they ran
 
     def number(self, gradient: torch.Tensor) -> tuple[int, Any]:

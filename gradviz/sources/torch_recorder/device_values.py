@@ -26,9 +26,8 @@ from gradviz.sources.torch_recorder.pytorchs_own import (
 from gradviz.system.turns import new_turn
 
 ROW = 1024  # elements of a row: few enough to be summed and counted in float32
-COPIES = (
-    64 << 20
-)  # bytes of copies on one device at once, while it is not known how much memory is free there
+# bytes of copies on one device at once, while it is not known how much memory is free there
+COPIES = 64 << 20
 MOST_COPIES = 512 << 20  # ...and where much is free
 _SQUARABLE = 1e-15, 1e15  # the squares of magnitudes in this range neither vanish nor overflow in float32
 _norm = torch.linalg.vector_norm
@@ -201,10 +200,8 @@ def repeated(packed: bytes, times: int) -> bytes:
 FEW = 1024  # a copy of so many elements or fewer is made in any case
 BLOCK = 64 << 20  # bytes of a block
 _REAL = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
-_COPIED = _REAL | {
-    torch.int64,
-    torch.int32,
-}  # the others are widened as they are copied, which keeps all digits
+# the others are widened as they are copied, which keeps all digits
+_COPIED = _REAL | {torch.int64, torch.int32}
 
 Finish = Callable[[Sequence[bytes]], bytes]
 

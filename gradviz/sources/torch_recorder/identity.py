@@ -37,9 +37,8 @@ _PREFIX = "torch::autograd::"
 FILLED = "filled"  # the origin of a tensor that was empty until PyTorch filled it, as `torch.load` does
 
 
-_state_of: Callable[[tuple[Any, ...]], State] = partial(
-    tuple.__new__, State
-)  # makes a State without a Python call
+# makes a State without a Python call
+_state_of: Callable[[tuple[Any, ...]], State] = partial(tuple.__new__, State)
 
 
 def name_of_hook(hook: Any) -> str:

@@ -240,9 +240,8 @@ class InlineCache:
         if listener is None or source.thread.muted or _is_traced() or not listener.detailed or in_transform():
             return None
         code = frame.f_code
-        if (
-            code is _HANDS_ON and frame.f_back is not None
-        ):  # all functions of PyTorch that are written in Python pass through it
+        # all functions of PyTorch that are written in Python pass through it
+        if code is _HANDS_ON and frame.f_back is not None:
             frame = frame.f_back
             code = frame.f_code
         entries = self.entries.get((id(code), frame.f_lasti, func))

@@ -19,10 +19,8 @@ from gradviz.sources.torch_recorder.saved_again import is_changed_below
 from gradviz.sources.torch_recorder.shared import Source
 from gradviz.sources.torch_recorder.tensor_values import Unseen, unheard
 
-_OF_MATRICES = {
-    "AddmmBackward0",
-    "MmBackward0",
-}  # the nodes of a `linear` that save tensors, which are matrices
+# the nodes of a `linear` that save tensors, which are matrices
+_OF_MATRICES = {"AddmmBackward0", "MmBackward0"}
 # Whether the node of `addmm` saves its second and its third input, by whether these have no history. A fact of
 # PyTorch's, as is a `Plan`, and read once.
 _SAVED: dict[tuple[bool, bool], tuple[bool, bool]] = {}

@@ -5,9 +5,8 @@ import torch
 
 VERSION = str(torch.__version__)
 no_grad = torch.no_grad
-TENSORS = (
-    torch._C.TensorBase
-)  # the base class of tensors, written in C; what a program replaces is in torch.Tensor
+# the base class of tensors, written in C; what a program replaces is in torch.Tensor
+TENSORS = torch._C.TensorBase
 detach = TENSORS.detach
 transposed = TENSORS.t
 numel, stride, is_contiguous = TENSORS.numel, TENSORS.stride, TENSORS.is_contiguous

@@ -417,9 +417,8 @@ def _modes_below_autograd(source: Source, aten: bool, profile: bool) -> list[Any
     """The modes that see the ops below autograd, the lowest first."""
     modes: list[Any] = []
     if profile:
-        from gradviz.sources.torch_recorder.kernels import (
-            Measured,
-        )  # this import loads PyTorch's counter of operations
+        # this import loads PyTorch's counter of operations
+        from gradviz.sources.torch_recorder.kernels import Measured
 
         modes.append(Measured(source))
     return [*modes, Kernels(source)] if aten else modes

@@ -77,9 +77,8 @@ class Source:
         """Stop recording after a fault of the recorder: the program goes on, and its user is told once."""
         if self.listener is not None:
             self.listener = None
-            reason = (
-                _TOO_DEEP if "RecursionError" in repr(error) else fault(error)
-            )  # ctypes wraps it in another error
+            # ctypes wraps it in another error
+            reason = _TOO_DEEP if "RecursionError" in repr(error) else fault(error)
             self.failed(f"recording of PyTorch stopped: {reason}")
 
     def place(self, frame: FrameType) -> Where:

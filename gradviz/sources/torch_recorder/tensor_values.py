@@ -46,9 +46,8 @@ from gradviz.sources.torch_recorder.pytorchs_own import (
 _MOST_RECENT = 8
 _LARGE = 4096  # the statistics of smaller tensors are computed later, many at once
 _numpy = NumpyReader()
-_later: Callable[[tuple[Any, ...]], Later] = partial(
-    tuple.__new__, Later
-)  # makes a Later without a Python call
+# makes a Later without a Python call
+_later: Callable[[tuple[Any, ...]], Later] = partial(tuple.__new__, Later)
 _Plain = torch._C.DisableTorchFunction  # inside, no mode of the program sees our reads
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _profiling: Any = torch.autograd

@@ -179,3 +179,62 @@ def test_no_line_is_named_for_data_that_several_lines_make(tmp_path: Path) -> No
     (found,) = gradviz.check(tmp_path / "run.gradviz").at_least("error")
     assert "an infinity here in pass 25" in found.message
     assert "gave in the passes that were watched" not in found.message
+
+
+def descend(
+    loss_of: Callable[[Any, torch.Tensor], torch.Tensor], bad: tuple[int, ...], steps: int = 40
+) -> list[Any]:
+    """Train a layer on rows of ones, in the `bad` steps with a row of zeros. Returns its gradients."""
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(4, 3, bias=False)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.001)
+    found = []
+    for step in range(1, steps + 1):
+        x = torch.rand(5, 4) + 0.5
+        if step in bad:
+            x[2] = 0
+        optimizer.zero_grad()
+        loss_of(layer, x).backward()
+        found.append(layer.weight.grad.clone())
+        optimizer.step()
+    return found
+
+
+def of_root(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    return layer(x).square().sum(1).sqrt().sub(1).abs().mean()
+
+
+def of_masked_log(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    sizes = layer(x).square().sum(1)
+    return torch.where(sizes > 0, sizes.log(), 0.0).mean()
+
+
+def of_harmless_root(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    return layer(x).square().sum(1).relu().sqrt().mean()
+
+
+@pytest.mark.parametrize(
+    ("loss_of", "rule"), [(of_root, "singular-derivative"), (of_masked_log, "masked-nan")]
+)
+def test_a_pass_whose_gradient_is_bad_behind_a_finite_loss_is_recorded_from_its_graph(
+    tmp_path: Path, loss_of: Any, rule: str
+) -> None:
+    with recorded(tmp_path, lambda: descend(loss_of, bad=(25,))) as trace:
+        assert in_detail(trace) == [*range(1, 11), 20, 25, 26, 27, 28, 30, 40]
+    found = gradviz.check(tmp_path / "run.gradviz").at_least("error")[0]
+    assert (found.rule, found.number) == (rule, 25)
+    line = linecache.getline(__file__, int(found.place.rpartition(":")[2]))
+    assert ("sqrt()" if loss_of is of_root else "sizes.log()") in line
+
+
+def test_singular_points_that_do_no_harm_wake_the_recorder_a_few_times(tmp_path: Path) -> None:
+    bad = range(21, 40)
+    with recorded(tmp_path, lambda: descend(of_harmless_root, bad=(*bad,))) as trace:
+        assert in_detail(trace) == [*range(1, 11), 20, *range(21, 29), 30, 40]
+
+
+def test_a_look_at_singular_points_changes_nothing(tmp_path: Path) -> None:
+    plain, seen = descend(of_root, (25,)), []
+    recorded(tmp_path, lambda: seen.extend(descend(of_root, (25,)))).close()
+    assert all(torch.equal(one, other) or one.isnan().any() for one, other in zip(plain, seen, strict=True))
+    assert [bool(one.isnan().any()) for one in plain] == [bool(one.isnan().any()) for one in seen]

@@ -6,6 +6,8 @@ same edges, each op has the place, the text and the scopes that it had there. It
 that follow from them. Ops without a node left nothing behind: what they gave is emitted as a tensor that came to be
 unwatched."""
 
+import math
+import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import groupby
@@ -19,16 +21,32 @@ from gradviz.events.listener import NO_RULE, Entered, Made, edges_of
 from gradviz.sources.torch_recorder.backward import Pass, inner_values
 from gradviz.sources.torch_recorder.calls import op_of_node
 from gradviz.sources.torch_recorder.known_things import NodeRecord, Numbered
+from gradviz.sources.torch_recorder.memory import check_room
 from gradviz.sources.torch_recorder.node_formulas import rule_of_node
+from gradviz.sources.torch_recorder.pytorchs_own import detach, numel, to_numpy
+from gradviz.sources.torch_recorder.saved import RAW, data_of, saved_as_is
 from gradviz.sources.torch_recorder.shared import Source
-from gradviz.sources.torch_recorder.tensor_values import Unseen
+from gradviz.sources.torch_recorder.tensor_values import PLAIN, Unseen
 
 _MOST_FORMS = 16  # of passes that are remembered
 _MOST_ELEMENTS = 1 << 22  # of a value that is computed again
 _OF_RESULTS = ("result", "total_weight", "reserve")  # what a node saved that its op has computed
+_MOST_ALARMS = 8  # passes that are recorded for such points
+# Nodes whose derivative is not finite somewhere: what they save of that place, and how large it is there.
+_SINGULAR = {
+    **dict.fromkeys(("LogBackward0", "Log2Backward0", "Log10Backward0", "PowBackward0"), ("self", 0.0)),
+    **dict.fromkeys(("AcosBackward0", "AsinBackward0", "AtanhBackward0"), ("self", 1.0)),
+    **dict.fromkeys(("ExpBackward0", "ReciprocalBackward0", "RsqrtBackward0"), ("result", math.inf)),
+    "SqrtBackward0": ("result", 0.0),
+    "DivBackward0": ("other", 0.0),
+}
+_SMOOTH = re.compile(r"exponent=[1-9]|[\d.]+(e.*)?$")  # arguments of `pow` and `div`
 _NOWHERE, _OTHER_LEAF = -1, -2  # edges without a target, and to a leaf that is made anew for each pass
 
 _Form = tuple[tuple[str, tuple[int, ...]], ...]  # the name of each node, and where its edges lead
+
+_Way = dict[int, Any]  # the edges of a node that lead to certain nodes, each with the way from there
+_HERE = -1  # in the way from such a node
 
 
 class _Place(NamedTuple):
@@ -55,6 +73,8 @@ class LivePasses:
     def __init__(self, source: Source) -> None:
         self.source, self.identity = source, source.identity
         self.known: OrderedDict[_Form, list[_Like | None]] = OrderedDict()
+        self.ways: dict[_Form, _Way] = {}  # to the nodes that may be singular
+        self.alarms = 0  # the passes that began with such a node at its point
         self.newest = 0  # the newest tensor as the last of these passes ended: older leaves stay
 
     def remember(self, current: Pass) -> None:
@@ -81,10 +101,11 @@ class LivePasses:
             else _Like(one, tuple(outputs.get(tensor, _Place()) for tensor in one.inputs))
             for record in records
         ]  # fmt: skip
+        self.ways[form] = _way(form, likes)
         before = self.known.pop(form, None)
         self.known[form] = likes if before is None else list(map(_in_common, before, likes))
         if len(self.known) > _MOST_FORMS:
-            self.known.popitem(last=False)
+            self.ways.pop(self.known.popitem(last=False)[0])
         self.newest = next_tensor_number()
 
     def _edge(self, number: int, places: dict[int, int], leaves: dict[int, NodeRecord]) -> int:
@@ -96,6 +117,38 @@ class LivePasses:
 
     def _of_leaf(self, tensor: int) -> int:
         return -3 - tensor if tensor <= self.newest else _OTHER_LEAF
+
+    def is_singular(self, roots: Sequence[Any]) -> bool:
+        """Whether a node that these roots lead to is where its derivative is not finite. A few times only: the gradient
+        may be finite all the same, behind a mask."""
+        if self.alarms >= _MOST_ALARMS:
+            return False
+        stack = [(getattr(root, "grad_fn", None), way) for root in roots for way in self.ways.values() if way]
+        seen, ends = set(), set()
+        while stack:
+            fn, way = stack.pop()
+            if fn is None or (fn, id(way)) in seen:
+                continue
+            seen.add((fn, id(way)))
+            if _HERE in way and fn.name() in _SINGULAR:
+                ends.add(fn)
+            stack += [(target, way[nr]) for nr, (target, _) in enumerate(fn.next_functions) if nr in way]
+        is_there = any(map(self._is_at_its_point, ends))
+        self.alarms += is_there
+        return is_there
+
+    @staticmethod
+    def _is_at_its_point(fn: Any) -> bool:
+        name, size = _SINGULAR[fn.name()]
+        try:
+            value = data_of(saved_as_is(fn, f"{RAW}{name}", True))
+            is_plain = type(value) in PLAIN and value.is_cpu and numel(value) <= _MOST_ELEMENTS
+            if not is_plain or getattr(fn, "_saved_exponent", 0) >= 1:
+                return False
+            check_room(value)
+            return bool((abs(to_numpy(detach(value))) == size).any())
+        except (RuntimeError, AttributeError, TypeError):  # it was freed, or NumPy does not have its dtype
+            return False
 
     def tell(self, roots: Sequence[Any]) -> None:
         """Emit the graph of a pass that is about to begin from these roots."""
@@ -146,6 +199,18 @@ def _event_of(told: tuple[Numbered, _Like | None]) -> Any:
     """What nodes of one op have in common, and nodes of others have not."""
     (_, record, _), like = told
     return record if like is None else like.made.event
+
+
+def _way(form: _Form, likes: Sequence[_Like | None]) -> _Way:
+    """The edges by which the newest node of a form leads to nodes that may be singular; of a power of 1 or more and of
+    a division by a number it is known that they are not."""
+    ways: list[_Way | None] = []
+    for (name, edges), like in zip(form, likes, strict=True):
+        onward = {nr: ways[at] for nr, at in enumerate(edges) if 0 <= at < len(ways) and ways[at] is not None}
+        args, op = ("", "") if like is None else (like.made.args, like.made.op)
+        is_one = name in _SINGULAR and op != "square" and not _SMOOTH.match(args)
+        ways.append({**onward, _HERE: {}} if is_one else onward or None)
+    return (ways[-1] if ways else None) or {}
 
 
 def _in_common(before: _Like | None, now: _Like | None) -> _Like | None:

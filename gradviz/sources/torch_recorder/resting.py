@@ -4,6 +4,7 @@ and the steps of its optimizers, from which a few numbers are taken.
 What happens meanwhile is not known. At its end it is emitted which tensors are others than before, and which gradients:
 so what the trace says of them from there on is true."""
 
+import math
 import sys
 import threading
 import time
@@ -147,14 +148,22 @@ class Resting:
 
     @safely
     def wakes(self, roots: Any, loss: torch.Tensor | float | None) -> bool:
-        """End the rest, and emit the graph of the pass about to begin, if its loss makes the listener want it."""
+        """End the rest, and emit the graph of the pass about to begin, if its loss makes the listener want it, or a
+        gradient that cannot be finite."""
         listener: Any = self.source.listener
         is_here = listener is not None and threading.get_ident() == self.thread
-        if not is_here or not isinstance(loss, float) or not listener.wakes(loss):
+        if not is_here or not isinstance(loss, float):
+            return False
+        roots = [roots] if isinstance(roots, torch.Tensor) else list(roots)
+        is_bad = False
+        if any(self.live.ways.values()):
+            with _Plain(), unheard():
+                is_bad = self.live.is_singular(roots)
+        if not listener.wakes(math.nan if is_bad else loss):
             return False
         self.end()
         with _Plain(), unheard():
-            self.live.tell([roots] if isinstance(roots, torch.Tensor) else list(roots))
+            self.live.tell(roots)
         return True
 
     @safely

@@ -8,17 +8,8 @@ from gradviz.query.source_trees import loops_of_line, trees
 from gradviz.tracefile import Site
 
 _STORING = {"append", "appendleft", "extend", "add", "insert", "put", "push", "setdefault", "update"}
-_FREE = {
-    "item",
-    "detach",
-    "tolist",
-    "numpy",
-    "float",
-    "int",
-    "data",
-    "shape",
-    "detach_",
-}  # functions and attributes whose result has no graph
+# functions and attributes whose result has no graph
+_FREE = {"item", "detach", "tolist", "numpy", "float", "int", "data", "shape", "detach_"}
 
 _PASSING = {"print", "backward"}  # functions that keep nothing
 

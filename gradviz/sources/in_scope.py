@@ -17,11 +17,8 @@ _LEAF = "AccumulateGrad"
 _MOST_NODES = 1 << 20  # the most nodes that are remembered: no pass ever frees the nodes of evaluations
 _MOST_OUTSIDE = 1 << 14  # the most tensors made outside that are remembered
 _MOST_SEEN = 1000
-_OF_NODES = {
-    Kind.RETAINED: 1,
-    Kind.HOOKED: 1,
-    Kind.COMPARED: 0,
-}  # events about a node: the position of the node among their values
+# events about a node: the position of the node among their values
+_OF_NODES = {Kind.RETAINED: 1, Kind.HOOKED: 1, Kind.COMPARED: 0}
 
 
 class _Open:

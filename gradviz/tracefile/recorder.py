@@ -252,11 +252,8 @@ class Recorder(Frequent):
         self.site = site = self.sites.number(where)
         with self.turn(), self.whole:
             rows = self._rows_of(Kind.MUTATED, site, [state.tensor for state in states])
-            rows["b"], rows["d"], rows["links"] = (
-                self.text(how),
-                self.in_pass(in_pass),
-                1,
-            )  # a link: −1 for no op
+            # a link: −1 for no op
+            rows["b"], rows["d"], rows["links"] = self.text(how), self.in_pass(in_pass), 1
             forms = [0 if state.value is None else self._form(state.value) for state in states]
             known = np.zeros(len(states), STATE)
             for name, at in (("tensor", 0), ("what", 2), ("version", 3), ("base", 4)):

@@ -143,3 +143,53 @@ def test_the_summary_of_a_long_run_says_how_to_record_each_pass(
     assert "130 backward passes" in told
     assert "(--passes all records each)" in told
     assert "(--passes all" not in gradviz_here("trace", "--passes", "all", tmp_path / "program.py").stderr
+
+
+def checked(tmp_path: Path, program: str, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """The rules and sources of lines of what `check` finds in a program recorded by default, whose passes take a
+    second each."""
+    pytest.importorskip("torch", reason="pip install torch==2.13.0")
+    ticks = count()
+    monkeypatch.setattr(module, "thread_time", lambda: next(ticks))
+    (tmp_path / "train.py").write_text(program)
+    with record(tmp_path / "run.gradviz", passes=Budget()):
+        exec(compile(program, str(tmp_path / "train.py"), "exec"), {"__name__": "__main__"})
+    lines = program.splitlines()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        return [(one.rule, lines[one.line - 1].strip()) for one in check(trace).at_least("warning")]
+
+
+LOOP = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 2, dtype=torch.{dtype})
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+for step in range(1, 401):
+    x = torch.randn(8, 4, dtype=torch.{dtype})
+    {clear}
+    loss = model(x).sub(1).square().mean()
+    loss.backward()
+    {step}
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("until", [160, 401])
+def test_a_clearing_that_stops_late_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: int
+) -> None:
+    clear = f"optimizer.zero_grad() if step < {until} else None"
+    program = LOOP.format(clear=clear, step="optimizer.step()", dtype="float32")
+    found = checked(tmp_path, program, monkeypatch)
+    assert found == ([("stale-gradient", "loss.backward()")] if until == 160 else [])
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("until", [160, 401])
+def test_steps_that_are_lost_late_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: int
+) -> None:
+    step = f"optimizer.param_groups[0]['lr'] = 0.01 if step < {until} else 1e-7; optimizer.step()"
+    program = LOOP.format(clear="optimizer.zero_grad()", step=step, dtype="bfloat16")
+    found = checked(tmp_path, program, monkeypatch)
+    assert [rule for rule, _ in found if rule == "lost-update"] == ["lost-update"] * (until == 160)

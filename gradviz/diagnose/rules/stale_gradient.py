@@ -26,7 +26,7 @@ import numpy as np
 from gradviz.diagnose.rule import ERROR, WARNING, Case, Edit, Edits, Fix, Found, Kind, Need, Rule, Spot
 from gradviz.query.ledger import Ledger
 from gradviz.query.pass_owners import optimizer_name, seen_at
-from gradviz.query.training import ACCUMULATED, BY_HAND, STEPPED
+from gradviz.query.training import ACCUMULATED, BY_HAND, STEPPED, UNKNOWN
 from gradviz.sets import distinct
 
 
@@ -42,7 +42,8 @@ def stale_gradient(case: Case) -> Iterator[Found]:
     yield from _read_sums(case)
     lives = case.training.lives
     came, used = lives.whats == ACCUMULATED, lives.whats == STEPPED
-    used &= lives.before(came) > 0
+    # what is there at the end of a rest came from passes that were left out
+    used &= lives.before(came | (lives.whats == UNKNOWN)) > 0
     added = came & (lives.before(used) > 0) & (lives.after(used) > 0)
     if not added.any():
         return

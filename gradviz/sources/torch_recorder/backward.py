@@ -128,13 +128,8 @@ def inner_values(
         try:
             with no_grad():
                 value = again(_Op(fn, tensors, values, most))
-        except (
-            LookupError,
-            RuntimeError,
-            AttributeError,
-            TypeError,
-        ):  # an operand is not known, or of another form
-            continue
+        except (LookupError, RuntimeError, AttributeError, TypeError):
+            continue  # an operand is not known, or of another form
         form = fn._input_metadata[0]
         if value.dtype == form.dtype and tuple(value.shape) == tuple(form.shape):
             values[id(fn), 0] = value

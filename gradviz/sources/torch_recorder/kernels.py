@@ -204,11 +204,6 @@ def _flops(func: Any, args: Any, kwargs: Any, result: Any) -> int:
     count = flop_registry.get(func._overloadpacket) if type(func) is torch._ops.OpOverload else None
     try:
         return int(count(*args, **kwargs, out_val=result)) if count is not None else 0
-    except (
-        AssertionError,
-        NotImplementedError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ):  # raised for shapes that it cannot count
+    # raised for shapes that it cannot count
+    except (AssertionError, NotImplementedError, RuntimeError, TypeError, ValueError):
         return 0

@@ -112,9 +112,8 @@ class Node:
     value: Snapshot | None = None
     used: Snapshot | None = None  # the value that backward computed with, if it differs
     grad: Snapshot | None = None
-    added: tuple[Snapshot, Snapshot] | None = (
-        None  # a leaf's .grad before the shown pass, and the gradient that was added
-    )
+    # a leaf's .grad before the shown pass, and the gradient that was added
+    added: tuple[Snapshot, Snapshot] | None = None
     collectives: str = ""  # the collectives that a leaf's gradient went through: `all_reduce · 2 ranks`
     exchanges: tuple[Exchange, ...] = ()  # between ranks
     tangent: Snapshot | None = None

@@ -120,14 +120,12 @@ _SPACES = re.compile(r" *([=<>!?:&|,;{}()\[\]%*/]+) *|(?<![+-]) *([+-]) *(?![ +-
 _LAST_SIGN = re.compile(r"[,;](?=\n[\])}])")
 _ONE_PARAMETER = re.compile(r"(?<!\w)\((\w+)\)=>")
 
-_LEVEL = (
-    5  # compression level: 6 takes half as long again for a twentieth less, 4 a quarter less for a tenth more
-)
+# compression level: 6 takes half as long again for a twentieth less, 4 a quarter less for a tenth more
+_LEVEL = 5
 MOST_NODES = 300_000  # of the pass that is shown first; a larger one has its blocks closed
 MOST_IN_ALL = 40_000  # nodes and events in all passes; passes beyond that are left out
-MOST_OF_SMALL = (
-    120_000  # the same, if a pass has at most SMALL_PASS of them: packed together, they take a third
-)
+# the same, if a pass has at most SMALL_PASS of them: packed together, they take a third
+MOST_OF_SMALL = 120_000
 SMALL_PASS = 200
 MOST_PASSES = 600
 _PACKED = 8  # the most passes that are compressed together

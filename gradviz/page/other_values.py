@@ -373,9 +373,8 @@ def _numbers(array: np.ndarray) -> list[Any]:
 # defaults, and `nth` if each of the op's results can be computed.
 
 _TRUE_TRAINING = "training=True"
-_GIVEN_SIZE = (
-    "size="  # gradviz's engine gives it to a transposed convolution, whose result may have several sizes
-)
+# gradviz's engine gives it to a transposed convolution, whose result may have several sizes
+_GIVEN_SIZE = "size="
 _ROW = re.compile(r'^  (\w+): \["([^"]*)"', re.MULTILINE)
 
 

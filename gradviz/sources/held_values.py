@@ -17,9 +17,8 @@ from gradviz.events.listener import Where
 from gradviz.query.replayable_functions import is_without_grad, without_grad
 from gradviz.tracefile.recorder import InputsRecorder
 
-_MOST_WITHOUT_GRAD = (
-    500  # calls without grad mode that are recorded: an evaluation may come before all training
-)
+# calls without grad mode that are recorded: an evaluation may come before all training
+_MOST_WITHOUT_GRAD = 500
 
 
 class Tensors(Protocol):

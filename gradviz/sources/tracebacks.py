@@ -17,9 +17,8 @@ _RECORDERS = tuple(
     for name in ("sources", "cli", "live", "step", "tracefile", "events", "__main__.py")
 )
 _RUNNER = str(Path(__file__).resolve().with_name("script.py"))  # its frame is below the script's
-HANDED_ON = (
-    "handle_torch_function"  # PyTorch's function that hands a call on to our mode, which makes it again
-)
+# PyTorch's function that hands a call on to our mode, which makes it again
+HANDED_ON = "handle_torch_function"
 _Entry = TypeVar("_Entry")
 _Positions = tuple[FrameType, Any]
 _stacks: Any = traceback.StackSummary

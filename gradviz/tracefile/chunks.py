@@ -467,9 +467,8 @@ GROUP = 64  # chunks
 _HISTORY = 1 << 15  # the events that are searched for a period, which has at most half as many
 _ALIKE = 0.9  # the least share of the events that come again after a period
 _SAME = 0.99  # ...so many that no better period is searched: every 50th step may be different
-_BYTES_OF_VALUES = (
-    64  # bytes of values for an event: more are large arrays, which zlib packs slowly and badly
-)
+# bytes of values for an event: more are large arrays, which zlib packs slowly and badly
+_BYTES_OF_VALUES = 64
 _LARGE = 1 << 16  # bytes of a value, from which on it is written by itself
 # Bytes: more do not fit into SQLite's cache (file.py), and are written twice, as zeros first.
 _MOST_IN_PIECES = 12 << 20

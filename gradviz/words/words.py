@@ -30,9 +30,8 @@ class Words:
         self.query = Query(trace) if query is None else query
         self.is_exact = is_exact
         self.language = "en"
-        self.last_seen: int | None = (
-            None  # the last event that may be shown: a lesson hides the events after its question
-        )
+        # the last event that may be shown: a lesson hides the events after its question
+        self.last_seen: int | None = None
         self.renamed: Mapping[int, str] = {}
         self.texts: Mapping[str, str] = {}  # translations, by the English texts
         self.called = lru_cache(maxsize=4096)(self._called)

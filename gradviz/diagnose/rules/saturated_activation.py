@@ -131,9 +131,8 @@ def _feeds_a_loss(case: Case, result: int) -> bool:
 
 
 _HIGHEST = {"TanhBackward0": 1.0, "SigmoidBackward0": 0.25}  # the derivative at 0
-_FLAT_CELL = (
-    0.245  # a share of the highest derivative: the root mean square if only 6 of 100 elements have it
-)
+# a share of the highest derivative: the root mean square if only 6 of 100 elements have it
+_FLAT_CELL = 0.245
 _SHARE_OF_CELLS = 0.9  # the least share of the calls
 _MOST, _LEAST_STEPS = 64, 2  # the most and the fewest calls that are looked at
 

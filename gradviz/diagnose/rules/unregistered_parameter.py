@@ -40,9 +40,8 @@ from gradviz.query.ledger import Ledger
 from gradviz.query.missing_gradients import PARAMETER
 from gradviz.query.source_trees import trees
 
-_COMPREHENSIONS = (
-    r"(\.<locals>\.<\w+>)*"  # inside a function; another function in it may make registered layers too
-)
+# inside a function; another function in it may make registered layers too
+_COMPREHENSIONS = r"(\.<locals>\.<\w+>)*"
 _TENSORS = ("Parameter", "Tensor", "FloatTensor", "Variable")  # classes that are no layers
 _NEAR = 64  # the most results of a leaf, and the most ops on them, that are looked at
 

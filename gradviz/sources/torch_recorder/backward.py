@@ -401,9 +401,8 @@ class Pass:
         self.preceded: list[Any] = []  # the hooks of tensors that ours were put before
         self.ran: set[int] = set()
         self.has_failed = False
-        self.is_wary = (
-            False  # a custom Function may take gradients that others have sent as `input_grad_buffers`
-        )
+        # a custom Function may take gradients that others have sent as `input_grad_buffers`
+        self.is_wary = False
         self.leaves: set[int] = set()  # the tensors that have accumulated a gradient
         self.kept: set[int] = set()  # the gradients that are now the `.grad` of a leaf
         # The nodes that have begun and not ended, among those whose events are emitted separately.
@@ -675,9 +674,8 @@ class Pass:
                 with _Plain():
                     node = record.number
                     ran.add(node)
-                    gradient = (
-                        0  # the number of the one that it received, if that is the very one that was sent
-                    )
+                    # the number of the one that it received, if that is the very one that was sent
+                    gradient = 0
                     if len(received) == 1 and not summed and node not in sent_again:
                         known = known_of(id(received[0]))
                         if known is not None and sent.get(node) == known.number:

@@ -149,9 +149,8 @@ class _Late(NamedTuple):
 
     numbers: torch.Tensor
     tell: Callable[[list[float]], None]
-    done: (
-        Any  # the event of the device behind which the numbers are there; None where the device has no events
-    )
+    # the event of the device behind which the numbers are there; None where the device has no events
+    done: Any
 
 
 class PassNumbers:

@@ -11,7 +11,7 @@ import numpy as np
 
 from gradviz.events.kinds import Kind
 from gradviz.events.values import COUNTS, LAST, Stat, counts_between
-from gradviz.query.optimizer_steps import number_of, settings_of
+from gradviz.query.optimizer_steps import number_of, rates_of_groups, settings_of
 from gradviz.query.query import Query
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import Snapshot, Trace
@@ -346,12 +346,8 @@ def _names_of_optimizers(query: Query) -> dict[int, str]:
 
 def _rates_of_groups(query: Query, optimizer: int) -> list[tuple[list[int], NamedCurve]]:
     """The curves of an optimizer's rates, each with its groups; a rate that is no number is left out."""
-    trace = query.trace
-    stepped = trace.table(Kind.STEPPED)
+    stepped, rates = query.trace.table(Kind.STEPPED), query.of(rates_of_groups)
     groups = stepped.lists("groups")
-    texts = groups.elements[:, 0]
-    rate_of = {text: number_of(settings_of(trace.text(text)).get("lr")) for text in distinct(texts).tolist()}
-    rates = np.array([rate_of[text] for text in texts.tolist()])
     of_optimizer = (stepped["optimizer"][groups.owners] == optimizer) & ~np.isnan(rates)
     curves: list[tuple[list[int], NamedCurve]] = []
     for group in distinct(groups.positions[of_optimizer]).tolist():

@@ -167,6 +167,15 @@ _OPTIMIZERS: dict[str, Callable[[list[_Step]], tuple[str, _Terms, Array] | None]
 }
 
 
+def rates_of_groups(query: Query) -> np.ndarray:
+    """The learning rate of each group of each step, in the order of their list; NaN where it is no number. Use
+    `query.of(rates_of_groups)`."""
+    groups = query.trace.table(Kind.STEPPED).lists("groups")
+    texts, which = np.unique(groups.elements[:, 0], return_inverse=True)
+    rates = [number_of(settings_of(query.trace.text(text)).get("lr")) for text in texts.tolist()]
+    return np.array(rates, float)[which]
+
+
 def settings_of(group: Group | str) -> Mapping[str, Any]:
     """The settings of a parameter group by name; empty if they cannot be read."""
     return _settings(group if isinstance(group, str) else group.settings)

@@ -10,7 +10,7 @@ from gradviz.events.kinds import COMPILED, WHOLE, Kind
 from gradviz.query.copies import has_numbers_of_gradient
 from gradviz.query.flow import reach, sources
 from gradviz.query.ops import ZEROS
-from gradviz.query.optimizer_steps import number_of, settings_of
+from gradviz.query.optimizer_steps import rates_of_groups
 from gradviz.query.query import Query
 from gradviz.query.writes import Writes
 from gradviz.sets import contained, distinct, distinct_pairs
@@ -151,11 +151,8 @@ class Training:
     @cached_property
     def rates(self) -> np.ndarray:
         """The highest learning rate of the groups of each step; NaN if it is unknown."""
-        groups = self.stepped.lists("groups")
-        texts, which = np.unique(groups.elements[:, 0], return_inverse=True)
-        rates = [number_of(settings_of(self.trace.text(text)).get("lr")) for text in texts.tolist()]
         highest = np.full(len(self.stepped), np.nan)
-        np.fmax.at(highest, groups.owners, np.array(rates, float)[which])
+        np.fmax.at(highest, self.stepped.lists("groups").owners, self.query.of(rates_of_groups))
         return highest
 
     @cached_property

@@ -145,8 +145,8 @@ def test_the_summary_of_a_long_run_says_how_to_record_each_pass(
     assert "(--passes all" not in gradviz_here("trace", "--passes", "all", tmp_path / "program.py").stderr
 
 
-def checked(tmp_path: Path, program: str, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """The rules and sources of lines of what `check` finds in a program recorded by default, whose passes take a
+def checked(tmp_path: Path, program: str, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, str]]:
+    """The rules, sources of lines and messages of what `check` finds in a program recorded by default, whose passes take a
     second each."""
     pytest.importorskip("torch", reason="pip install torch==2.13.0")
     ticks = count()
@@ -156,7 +156,9 @@ def checked(tmp_path: Path, program: str, monkeypatch: pytest.MonkeyPatch) -> li
         exec(compile(program, str(tmp_path / "train.py"), "exec"), {"__name__": "__main__"})
     lines = program.splitlines()
     with open_trace(tmp_path / "run.gradviz") as trace:
-        return [(one.rule, lines[one.line - 1].strip()) for one in check(trace).at_least("warning")]
+        return [
+            (one.rule, lines[one.line - 1].strip(), one.message) for one in check(trace).at_least("warning")
+        ]
 
 
 LOOP = """
@@ -181,7 +183,7 @@ def test_a_clearing_that_stops_late_is_found(
     clear = f"optimizer.zero_grad() if step < {until} else None"
     program = LOOP.format(clear=clear, step="optimizer.step()", dtype="float32")
     found = checked(tmp_path, program, monkeypatch)
-    assert found == ([("stale-gradient", "loss.backward()")] if until == 160 else [])
+    assert [one[:2] for one in found] == ([("stale-gradient", "loss.backward()")] if until == 160 else [])
 
 
 @pytest.mark.torch
@@ -192,4 +194,25 @@ def test_steps_that_are_lost_late_are_found(
     step = f"optimizer.param_groups[0]['lr'] = 0.01 if step < {until} else 1e-7; optimizer.step()"
     program = LOOP.format(clear="optimizer.zero_grad()", step=step, dtype="bfloat16")
     found = checked(tmp_path, program, monkeypatch)
-    assert [rule for rule, _ in found if rule == "lost-update"] == ["lost-update"] * (until == 160)
+    found = [one for one in found if one[0] == "lost-update"]
+    assert len(found) == (until == 160)
+    assert all(message.endswith("spacing of bfloat16") for _, _, message in found)
+
+
+@pytest.mark.torch
+def test_a_group_whose_rate_becomes_0_loses_no_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = """
+import torch
+torch.manual_seed(0)
+body, head = torch.nn.Linear(4, 8), torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD([{"params": body.parameters()}, {"params": head.parameters()}], lr=0.001)
+for step in range(1, 91):
+    if step == 40:
+        optimizer.param_groups[0]["lr"] = 0.0
+    optimizer.zero_grad()
+    head(body(torch.randn(8, 4)).tanh()).sub(1).square().mean().backward()
+    optimizer.step()
+"""
+    assert [rule for rule, *_ in checked(tmp_path, program, monkeypatch)] == []

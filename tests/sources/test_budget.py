@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
@@ -146,13 +147,13 @@ def test_the_summary_of_a_long_run_says_how_to_record_each_pass(
 
 
 def checked(tmp_path: Path, program: str, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, str]]:
-    """The rules, sources of lines and messages of what `check` finds in a program recorded by default, whose passes take a
+    """The rules, lines and messages of what `check` finds in a program recorded by default, whose passes take a
     second each."""
     pytest.importorskip("torch", reason="pip install torch==2.13.0")
     ticks = count()
     monkeypatch.setattr(module, "thread_time", lambda: next(ticks))
     (tmp_path / "train.py").write_text(program)
-    with record(tmp_path / "run.gradviz", passes=Budget()):
+    with suppress(RuntimeError), record(tmp_path / "run.gradviz", passes=Budget()):
         exec(compile(program, str(tmp_path / "train.py"), "exec"), {"__name__": "__main__"})
     lines = program.splitlines()
     with open_trace(tmp_path / "run.gradviz") as trace:
@@ -216,3 +217,22 @@ for step in range(1, 91):
     optimizer.step()
 """
     assert [rule for rule, *_ in checked(tmp_path, program, monkeypatch)] == []
+
+
+@pytest.mark.torch
+def test_of_a_late_write_in_place_check_names_the_pass_to_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = """
+import torch
+model, head = torch.nn.Linear(4, 8), torch.nn.Linear(8, 1)
+for step in range(1, 141):
+    h = model(torch.randn(8, 4)).tanh()
+    out = head(h)
+    if step == 133:
+        h.mul_(2)
+    out.square().mean().backward()
+"""
+    ((rule, line, message),) = checked(tmp_path, program, monkeypatch)
+    assert (rule, line) == ("inplace-modified", "out.square().mean().backward()")
+    assert "pass 133 was not recorded in detail: gradviz trace --passes 133 records it" in message

@@ -29,6 +29,7 @@ from gradviz.query.failures import Failure
 from gradviz.query.flow import leaves_behind
 from gradviz.query.functions_of_source import called
 from gradviz.query.pass_owners import root_name
+from gradviz.query.passes import left_out
 from gradviz.query.source_trees import statement_at
 from gradviz.query.writes import Writes, counts_apart
 from gradviz.sets import distinct
@@ -101,8 +102,9 @@ def _of_saved(case: Case, error: Failure) -> Found:
     why = f"; {case.words.called(carried)} leads to it from an earlier round" if carried else ""
     cure = _between_rounds(case, carried) if carried else None
     if made is None or write is None:
+        unseen = left_out(case.trace, error.number) if error.number else ""
         return Found(
-            f"a tensor that {saver} saved was changed in place before its backward{why}",
+            f"a tensor that {saver} saved was changed in place before its backward{why}{unseen and f'; {unseen}'}",
             cure or Fix("make a new tensor in place of changing a saved one", _with_a_new_tensor),
             (error.event,),
             site=_round_of(case, carried, error.number) or error.site,

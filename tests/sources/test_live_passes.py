@@ -209,12 +209,18 @@ def of_masked_log(layer: Any, x: torch.Tensor) -> torch.Tensor:
     return torch.where(sizes > 0, sizes.log(), 0.0).mean()
 
 
+def of_hidden_root(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    shifted = layer(x).square().sum(1) - 1e-9
+    return torch.where(shifted > 0, shifted.sqrt(), 0.0).mean()
+
+
 def of_harmless_root(layer: Any, x: torch.Tensor) -> torch.Tensor:
     return layer(x).square().sum(1).relu().sqrt().mean()
 
 
 @pytest.mark.parametrize(
-    ("loss_of", "rule"), [(of_root, "singular-derivative"), (of_masked_log, "masked-nan")]
+    ("loss_of", "rule"),
+    [(of_root, "singular-derivative"), (of_masked_log, "masked-nan"), (of_hidden_root, "masked-nan")],
 )
 def test_a_pass_whose_gradient_is_bad_behind_a_finite_loss_is_recorded_from_its_graph(
     tmp_path: Path, loss_of: Any, rule: str
@@ -224,7 +230,7 @@ def test_a_pass_whose_gradient_is_bad_behind_a_finite_loss_is_recorded_from_its_
     found = gradviz.check(tmp_path / "run.gradviz").at_least("error")[0]
     assert (found.rule, found.number) == (rule, 25)
     line = linecache.getline(__file__, int(found.place.rpartition(":")[2]))
-    assert ("sqrt()" if loss_of is of_root else "sizes.log()") in line
+    assert ("sizes.log()" if loss_of is of_masked_log else ".sqrt()") in line
 
 
 def test_singular_points_that_do_no_harm_wake_the_recorder_a_few_times(tmp_path: Path) -> None:

@@ -6,13 +6,13 @@ same edges, each op has the place, the text and the scopes that it had there. It
 that follow from them. Ops without a node left nothing behind: what they gave is emitted as a tensor that came to be
 unwatched."""
 
-import math
 import re
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from gradviz.events.counters import next_scope_number, next_tensor_number
@@ -32,13 +32,15 @@ _MOST_FORMS = 16  # of passes that are remembered
 _MOST_ELEMENTS = 1 << 22  # of a value that is computed again
 _OF_RESULTS = ("result", "total_weight", "reserve")  # what a node saved that its op has computed
 _MOST_ALARMS = 8  # passes that are recorded for such points
-# Nodes whose derivative is not finite somewhere: what they save of that place, and how large it is there.
-_SINGULAR = {
-    **dict.fromkeys(("LogBackward0", "Log2Backward0", "Log10Backward0", "PowBackward0"), ("self", 0.0)),
-    **dict.fromkeys(("AcosBackward0", "AsinBackward0", "AtanhBackward0"), ("self", 1.0)),
-    **dict.fromkeys(("ExpBackward0", "ReciprocalBackward0", "RsqrtBackward0"), ("result", math.inf)),
-    "SqrtBackward0": ("result", 0.0),
-    "DivBackward0": ("other", 0.0),
+# Nodes whose derivative is not finite somewhere: what they save of that place, and where it is finite.
+_SINGULAR: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
+    **dict.fromkeys("LogBackward0 Log2Backward0 Log10Backward0".split(), ("self", lambda x: x != 0)),
+    **dict.fromkeys("AcosBackward0 AsinBackward0 AtanhBackward0".split(), ("self", lambda x: abs(x) < 1)),
+    **dict.fromkeys("ExpBackward0 ReciprocalBackward0 RsqrtBackward0".split(), ("result", np.isfinite)),
+    **dict.fromkeys("SqrtBackward0 HypotBackward0".split(), ("result", lambda x: x > 0)),
+    "DivBackward0": ("other", lambda x: x != 0),
+    "Log1PBackward0": ("self", lambda x: x != -1),
+    "PowBackward0": ("self", lambda x: x > 0),
 }
 _SMOOTH = re.compile(r"exponent=[1-9]|[\d.]+(e.*)?$")  # arguments of `pow` and `div`
 _NOWHERE, _OTHER_LEAF = -1, -2  # edges without a target, and to a leaf that is made anew for each pass
@@ -139,14 +141,14 @@ class LivePasses:
 
     @staticmethod
     def _is_at_its_point(fn: Any) -> bool:
-        name, size = _SINGULAR[fn.name()]
+        name, is_regular = _SINGULAR[fn.name()]
         try:
             value = data_of(saved_as_is(fn, f"{RAW}{name}", True))
             is_plain = type(value) in PLAIN and value.is_cpu and numel(value) <= _MOST_ELEMENTS
             if not is_plain or getattr(fn, "_saved_exponent", 0) >= 1:
                 return False
             check_room(value)
-            return bool((abs(to_numpy(detach(value))) == size).any())
+            return not is_regular(to_numpy(detach(value))).all()
         except (RuntimeError, AttributeError, TypeError):  # it was freed, or NumPy does not have its dtype
             return False
 

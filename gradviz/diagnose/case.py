@@ -43,6 +43,10 @@ class Case:
         """The steps, and the lives of gradients."""
         return self.query.of(Training)
 
+    def shape(self, tensor: int) -> tuple[int, ...]:
+        """A tensor's shape; that of a number if it is not known."""
+        return self.query.tensors.shape(tensor) or ()
+
     @cached_property
     def has_values(self) -> bool:
         """Whether the trace has values or statistics of tensors."""

@@ -220,6 +220,17 @@ for step in range(1, 91):
 
 
 @pytest.mark.torch
+def test_an_optimizer_that_is_made_anew_late_is_found_where_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clear = (
+        "optimizer = torch.optim.Adam(model.parameters()) if step > 160 else optimizer; optimizer.zero_grad()"
+    )
+    program = LOOP.format(clear=clear, step="optimizer.step()", dtype="float32")
+    assert [one[:2] for one in checked(tmp_path, program, monkeypatch)] == [("restarted-optimizer", clear)]
+
+
+@pytest.mark.torch
 def test_of_a_late_write_in_place_check_names_the_pass_to_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

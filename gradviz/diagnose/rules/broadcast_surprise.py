@@ -73,7 +73,7 @@ def _cure(case: Case, op: OpRan, sides: list[int]) -> Fix | str:
     """The operand with fewer dimensions, as the line has it, with `.unsqueeze(-1)`. General advice if the line does not
     show the operands."""
     operands = _operands(expression_at(case.query, op.site))
-    dims = [len(_shape(case, tensor)) for tensor in sides]
+    dims = [len(case.shape(tensor)) for tensor in sides]
     are_learnt = all(case.query.tensors.requires_grad(one, op.index) for one in sides) and op.op in SUMS
     if len(operands) != 2 or dims[0] == dims[1] or are_learnt:
         return "give both the same shape: prediction.squeeze(-1), or target.unsqueeze(-1)"
@@ -121,15 +121,15 @@ def _unexpanded(case: Case, tensor: int, site: int) -> int:
 
 def _surprises(case: Case, op: OpRan, sides: list[int]) -> bool:
     if all(sides) and op.op in _ONE_BY_ONE:
-        return _grows([_shape(case, tensor) for tensor in sides])
+        return _grows([case.shape(tensor) for tensor in sides])
     # a layer has a weight or a bias of any shape
     if not (op.rule.elementwise or op.op in SUMS | MULTIPLYING):
         return False
-    if not all(sides) or {len(_shape(case, tensor)) for tensor in sides} != {1, 2}:
+    if not all(sides) or {len(case.shape(tensor)) for tensor in sides} != {1, 2}:
         return False
-    flat, column = sorted(sides, key=lambda tensor: len(_shape(case, tensor)))
-    rows = _shape(case, flat)[0]
-    if rows < 2 or _shape(case, column) != (rows, 1):
+    flat, column = sorted(sides, key=lambda tensor: len(case.shape(tensor)))
+    rows = case.shape(flat)[0]
+    if rows < 2 or case.shape(column) != (rows, 1):
         return False
     if any(_is_index(case, tensor) for tensor in sides):
         return False
@@ -152,12 +152,12 @@ def _meets_single_values(case: Case, square: int, rows: int) -> bool:
     while waiting:
         tensor = waiting.pop()
         for op in map(case.query.tensors.op, case.downstream.readers(tensor)):
-            shape = _shape(case, op.outputs[0]) if op.outputs else ()
+            shape = case.shape(op.outputs[0]) if op.outputs else ()
             is_one_by_one = op.rule.elementwise or op.op in _KEEPING | (_ENDING if shape == () else set())
             if op.in_pass or not is_one_by_one or shape not in ((), (rows, rows)) or len(results) == _OPS:
                 return False
             others = (_unexpanded(case, one, op.site) for one in op.inputs if one not in results)
-            is_met |= any(_shape(case, one) in ((rows,), (rows, 1)) for one in others)
+            is_met |= any(case.shape(one) in ((rows,), (rows, 1)) for one in others)
             waiting += [one for one in op.outputs if shape]
     return is_met
 
@@ -166,7 +166,7 @@ def _is_summed(case: Case, tensor: int) -> bool:
     """Whether only the sum or the mean of all elements of a tensor is used: that of all products of two vectors is the
     product of their sums, which no program means."""
     readers = [case.query.tensors.op(event) for event in case.downstream.readers(tensor)]
-    return bool(readers) and all(op.op in REDUCTIONS and _shape(case, op.outputs[0]) == () for op in readers)
+    return bool(readers) and all(op.op in REDUCTIONS and case.shape(op.outputs[0]) == () for op in readers)
 
 
 def _grows(shapes: list[tuple[int, ...]]) -> bool:
@@ -184,9 +184,5 @@ def _is_index(case: Case, tensor: int) -> bool:
     return form is not None and "int" in form.dtype
 
 
-def _shape(case: Case, tensor: int) -> tuple[int, ...]:
-    return case.query.tensors.shape(tensor) or ()
-
-
 def _shown(case: Case, tensor: int) -> str:
-    return f"({', '.join(map(str, _shape(case, tensor)))}{',' * (len(_shape(case, tensor)) == 1)})"
+    return f"({', '.join(map(str, case.shape(tensor)))}{',' * (len(case.shape(tensor)) == 1)})"

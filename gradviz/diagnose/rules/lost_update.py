@@ -21,7 +21,7 @@ Not reported: a rate of 0 of any group, a gradient of 0, and float32 parameters 
 unchanged, or if an optimizer that the program defines holds them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from gradviz.diagnose.lost_change import own_step
 from gradviz.diagnose.norms import has_gradient
 from gradviz.diagnose.rule import WARNING, Case, Found, Kind, Need, Rule
 from gradviz.query.curves import pass_summaries
-from gradviz.query.ledger import Ledger
+from gradviz.query.ledger import Ledger, Rows
 from gradviz.query.optimizer_steps import rates_of_groups
 from gradviz.query.training import BY_HAND
 from gradviz.sets import contained, distinct
@@ -55,9 +55,9 @@ def lost_update(case: Case) -> Iterator[Found]:
     known = np.append(is_moving, False)[at] & (rows.changes >= 0)
     known &= has_gradient(case, rows.leaves, rows.steps)
     same, tensors = known & (rows.changes == 0), rows.leaves
-    lost = [t for t in distinct(tensors[same]).tolist() if _is_lost(same, known & (tensors == t))]
+    left_out = _left_out(case, is_moving)
+    lost = [t for t in distinct(tensors[same]).tolist() if _is_lost(t, same, known, rows, left_out)]
     if not lost:
-        yield from _lost_in_sums(case, is_moving)
         return
     row = int(np.flatnonzero(same & contained(tensors, lost))[0])
     first = int(rows.steps[same & contained(tensors, lost)].min())
@@ -68,34 +68,30 @@ def lost_update(case: Case) -> Iterator[Found]:
     if is_narrow or len(lost) >= _SHARE * len(distinct(tensors[known & of_it])):
         if own_step(case, int(rows.optimizers[row])) is not None and not is_narrow:
             return  # what such a step computes is not known
-        yield _found(case, lost, first)
+        yield Found(
+            f"steps leave {case.called(lost)} exactly as before, though there are gradients: "
+            f"the change is smaller than the spacing of {_dtype(case, lost[0], first)}",
+            "keep the parameters in float32 (torch.autocast for the rest), or use a larger learning rate",
+            (first,),
+            tensors=tuple(lost),
+        )
 
 
-def _lost_in_sums(case: Case, is_moving: np.ndarray) -> Iterator[Found]:
-    """The optimizers of which half of the steps or more change no parameter, as far as it is known of some steps of
-    passes that were left out how much each changed them together."""
+def _left_out(case: Case, is_moving: np.ndarray) -> dict[int, tuple[int, float]]:
+    """By optimizer, its steps behind passes that were left out, and how many of them changed no parameter, from the
+    share of those steps of which it is known how much they changed all together."""
     summed, stepped = case.trace.table(Kind.STEP_SUMMED), case.training.stepped
     norms = case.query.of(pass_summaries)
     strong = norms.passes[norms.norms > _NOISE * np.nanmax(norms.norms, initial=0.0)]
     at = np.searchsorted(stepped.events, summed.events) - 1
     known = (at >= 0) & contained(summed["in_pass"], strong) & is_moving[at]
-    lost = known & (summed["change"] == 0)
-    for optimizer in distinct(summed["optimizer"][lost]).tolist():
-        of_it = summed["optimizer"] == optimizer
-        is_later = stepped.events[stepped["optimizer"] == optimizer] > summed.events[of_it][0]
-        share = is_later.mean() * lost[of_it].sum() / known[of_it].sum()
-        if lost[of_it].sum() >= _LEAST and share >= _SHARE and own_step(case, optimizer) is None:
-            yield _found(case, case.training.held_by(optimizer), int(stepped.events[at[lost & of_it][0]]))
-
-
-def _found(case: Case, lost: Sequence[int], step: int) -> Found:
-    return Found(
-        f"steps leave {case.called(lost)} exactly as before, though there are gradients: "
-        f"the change is smaller than the spacing of {_dtype(case, lost[0], step)}",
-        "keep the parameters in float32 (torch.autocast for the rest), or use a larger learning rate",
-        (step,),
-        tensors=tuple(lost),
-    )
+    unwatched = stepped["optimizer"][stepped.lists("parameters").counts == 0]
+    found = {}
+    for optimizer in distinct(summed["optimizer"][known]).tolist():
+        share = (summed["change"] == 0)[known & (summed["optimizer"] == optimizer)].mean()
+        count = int((unwatched == optimizer).sum())
+        found[optimizer] = count, share * count
+    return found
 
 
 def _dtype(case: Case, tensor: int, event: int) -> str:
@@ -104,6 +100,10 @@ def _dtype(case: Case, tensor: int, event: int) -> str:
     return form.dtype if form is not None else "the dtype"
 
 
-def _is_lost(same: np.ndarray, of_parameter: np.ndarray) -> bool:
-    count = int((same & of_parameter).sum())
-    return count >= _LEAST and count >= _SHARE * int(of_parameter.sum())
+def _is_lost(
+    tensor: int, same: np.ndarray, known: np.ndarray, rows: Rows, left_out: dict[int, tuple[int, float]]
+) -> bool:
+    own = known & (rows.leaves == tensor)
+    others, same_there = left_out.get(int(rows.optimizers[own][0]), (0, 0.0))
+    count = int((same & own).sum())
+    return count >= _LEAST and count + same_there >= _SHARE * (int(own.sum()) + others)

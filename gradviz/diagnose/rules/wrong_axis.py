@@ -86,7 +86,7 @@ def wrong_axis(case: Case) -> Iterator[Found]:
             wrong = _other_side(case, reader, axis) or op
             wanted = wanted if wrong is op else axis.from_end
             yield Found(
-                f"{wrong.op} is taken over dim={_said(wrong)} of {_shape(case, wrong.outputs[0])}, but "
+                f"{wrong.op} is taken over dim={_said(wrong)} of {case.shape(wrong.outputs[0])}, but "
                 f"{case.at(reader)} {why}",
                 Fix(f"dim={wanted}  # of {wrong.op}, in place of dim={_said(wrong)}", _over(wanted)),
                 (wrong.index, reader),
@@ -107,13 +107,9 @@ def _said(op: OpRan) -> str:
     return dim[1] if dim is not None else ""
 
 
-def _shape(case: Case, tensor: int) -> tuple[int, ...]:
-    return case.query.tensors.shape(tensor) or ()
-
-
 def _axis(case: Case, op: OpRan) -> Axis | None:
     """The axis in the arguments of an op (`dim=`); None if it is not known, or has one entry."""
-    found, shape = _DIM.search(op.args), _shape(case, op.outputs[0]) if op.outputs else ()
+    found, shape = _DIM.search(op.args), case.shape(op.outputs[0]) if op.outputs else ()
     if found is None or not shape:
         return None
     dim = int(found[1])
@@ -150,9 +146,9 @@ def _readers(case: Case, tensor: int, axis: Axis) -> Iterator[tuple[int, int, st
 
 
 def _by_another_axis(case: Case, op: OpRan, source: int, axis: Axis) -> Iterator[tuple[int, int, str]]:
-    shape = _shape(case, source)
+    shape = case.shape(source)
     is_summed = op.op in _SUMMING and op.inputs[0] == source and shape[-1] > 1
-    by = _shape(case, op.inputs[1]) if is_summed else ()
+    by = case.shape(op.inputs[1]) if is_summed else ()
     is_summed = is_summed and len(by) != 1 and by[-1:] != (1,)
     if is_summed and axis.from_end != -1:
         yield op.index, -1, "sums over the last axis: these weights do not add up to one"
@@ -194,7 +190,7 @@ def _onwards(case: Case, op: OpRan, source: int, axis: Axis) -> Axis | None:
     """The place of an axis after an op; None if the place is not known."""
     if not op.outputs or not op.inputs or op.inputs[0] != source:
         return None
-    before, after = _shape(case, source), _shape(case, op.outputs[0])
+    before, after = case.shape(source), case.shape(op.outputs[0])
     if op.op in _SAME_PLACES and before == after:
         others = [tensor for tensor in op.inputs[1:] if tensor]
         is_mask = not any(case.query.tensors.requires_grad(tensor, op.index) for tensor in others)

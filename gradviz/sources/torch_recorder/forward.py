@@ -334,7 +334,7 @@ class Forward(TorchFunctionMode):
         inputs = tensors_in(args, kwargs)
         identity = self.identity
         if inputs and (calls.writes(name) or "out" in kwargs):
-            if identity.pending and identity.is_pending(inputs[0]) and _is_in_layer(frame):
+            if identity.pending and identity.is_pending(inputs[0]) and is_in_layer(frame):
                 yield  # a layer fills its parameters
                 return
             for tensor in inputs:
@@ -591,7 +591,7 @@ class Forward(TorchFunctionMode):
     def _fill(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
         """Handle a function of `nn.init`: before it, a layer's own parameters have no value."""
         tensors = tensors_in(args, kwargs)
-        untold = _is_in_layer(frame) and not self.source.thread.scopes  # as in `_made`
+        untold = is_in_layer(frame) and not self.source.thread.scopes  # as in `_made`
         if not tensors or (untold and self.identity.is_pending(tensors[0])):
             yield
             return
@@ -687,7 +687,7 @@ def _of_subclass(way: Way) -> Way:
     return run
 
 
-def _is_in_layer(frame: FrameType) -> bool:
+def is_in_layer(frame: FrameType) -> bool:
     """Whether PyTorch's own code makes the call, other than `torch.nn.init` called by the program."""
     caller = outside(frame, torch.nn.init.__file__, torch.overrides.__file__)
     return caller is not None and is_pytorchs(caller)

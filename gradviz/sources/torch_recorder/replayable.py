@@ -29,11 +29,10 @@ from gradviz.sources.torch_recorder import calls
 from gradviz.sources.torch_recorder.arguments import outputs_of, tensors_in
 from gradviz.sources.torch_recorder.backward import Pass
 from gradviz.sources.torch_recorder.calls import Steps, Way, finish
-from gradviz.sources.torch_recorder.forward import Forward
-from gradviz.sources.torch_recorder.identity import outside
+from gradviz.sources.torch_recorder.forward import Forward, is_in_layer
 from gradviz.sources.torch_recorder.known_things import grad_fn_of, version_of
 from gradviz.sources.torch_recorder.memory import dtype_name
-from gradviz.sources.torch_recorder.shared import Source, in_transform, is_pytorchs
+from gradviz.sources.torch_recorder.shared import Source, in_transform
 from gradviz.sources.torch_recorder.tensor_values import PLAIN
 from gradviz.tracefile import Recorder
 from gradviz.tracefile.recorder import InputsRecorder
@@ -167,7 +166,7 @@ class Replayable:
         tensors, arguments = call_data
         identity = source.identity
         if identity.pending and tensors:
-            if calls.writes(name) and identity.is_pending(tensors[0]) and _is_pytorchs_own(frame):
+            if calls.writes(name) and identity.is_pending(tensors[0]) and is_in_layer(frame):
                 return None  # a layer fills its parameters
             identity.tell_pending()
         self.held.look_around()
@@ -217,8 +216,3 @@ def _context() -> str:
         if torch.is_autocast_enabled(device)
     }
     return context_of(dtype_name(torch.get_default_dtype()), autocast)
-
-
-def _is_pytorchs_own(frame: FrameType) -> bool:
-    caller = outside(frame, torch.nn.init.__file__, torch.overrides.__file__)
-    return caller is not None and is_pytorchs(caller)

@@ -61,6 +61,7 @@ class Recorder(Frequent):
         self.last_error: tuple[str, str] = ("", "")  # its type and message
         self.passes_begun = 0
         self.detailed = passes is None or 1 in passes
+        self.is_tail = False  # whether `detailed` holds only up to the forward of the next pass
         self.at_end_of_pass: Callable[[], None] | None = None  # called when no pass is under way any more
         self.has_leaf_values = False  # whether leaves of a pass that is left out had values kept
         self.unlooked = 0  # such passes since values were looked at for a NaN
@@ -196,7 +197,7 @@ class Recorder(Frequent):
         """Whether the next pass is left out. A choice that is made while the program runs stands from the end of the
         pass before; other passes are chosen by their numbers, also one that begins inside a pass."""
         if self.auto is not None:
-            return not self.detailed
+            return self.is_tail or not self.detailed
         return self.passes is not None and self.passes_begun + 1 not in self.passes
 
     @property
@@ -333,6 +334,8 @@ class Recorder(Frequent):
         if self.passes is not None:
             if self.auto is None:  # else it was decided before its forward began
                 self.detailed = self.passes_begun in self.passes
+            elif self.is_tail:
+                self.detailed = self.is_tail = False
             self.keeps_values = self.detailed and self.values != "none"
         return 0 if self.detailed and not self.partial else SKIPPED
 
@@ -359,7 +362,7 @@ class Recorder(Frequent):
         """Choose the next passes by the values of those that have ended, before the first pass that would be left out.
         The writer finds a NaN, so it is waited for: what is chosen must not depend on how quick it is. Where it waits
         itself, for a device or another program, passes are chosen when it has come so far."""
-        if self.detailed:
+        if not self.rests:
             return
         is_last = self.keeps_values  # of those in detail
         if is_last or self.unlooked >= _MOST_UNLOOKED:
@@ -384,9 +387,11 @@ class Recorder(Frequent):
     def _choose(self, was_detailed: bool) -> None:
         """Decide whether the next pass is recorded in detail."""
         assert self.passes is not None
-        self.detailed = self.passes_begun + 1 in self.passes
-        # With a pass the optimizer step after it is of interest, and the tensors that the next pass begins with.
-        self.keeps_values = self.values != "none" and (self.detailed or was_detailed)
+        is_next = self.passes_begun + 1 in self.passes
+        # With a pass the step after it is of interest, what the program does then, and what the next pass begins with.
+        self.is_tail = self.auto is not None and was_detailed and not is_next
+        self.detailed = is_next or self.is_tail
+        self.keeps_values = self.values != "none" and (is_next or was_detailed)
 
 
 class ChoosingRecorder(Recorder):
@@ -410,7 +415,7 @@ class ChoosingRecorder(Recorder):
         if self.auto is None or not self.auto.foresees(loss):
             return False
         with self.lock:
-            self.detailed, self.keeps_values = True, self.values != "none"
+            self.detailed, self.is_tail, self.keeps_values = True, False, self.values != "none"
         return True
 
     def scope_entered(
@@ -446,6 +451,8 @@ class ChoosingRecorder(Recorder):
         if self.detailed and op == -1 and last is not None and len(self.made) < _MOST_MADE:
             shown = tuple(tensor if tensor in last.outputs else 0 for tensor in fields[0])
             self.made[node] = last._replace(node_rule=rule, outputs=shown)
+        if self.is_tail and not self.open_passes:  # the next pass begins
+            self.detailed = self.is_tail = False
 
     def pass_ended(self, number: int) -> None:
         super().pass_ended(number)

@@ -189,6 +189,20 @@ def test_a_clearing_that_stops_late_is_found(
 
 @pytest.mark.torch
 @pytest.mark.parametrize("until", [160, 401])
+def test_what_stands_behind_a_step_is_seen_in_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: int
+) -> None:
+    clip = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+    step = (
+        f"optimizer.step() if step >= {until} else None; {clip}; optimizer.step() if step < {until} else None"
+    )
+    program = LOOP.format(clear="optimizer.zero_grad()", step=step, dtype="float32")
+    found = [one[:2] for one in checked(tmp_path, program, monkeypatch)]
+    assert found == ([("late-clip", step)] if until == 160 else [])
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("until", [160, 401])
 def test_steps_that_are_lost_late_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: int
 ) -> None:

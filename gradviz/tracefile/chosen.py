@@ -47,6 +47,7 @@ class AutoPasses:
 
     def __init__(self, first: int = FIRST) -> None:
         self.first = first
+        self.digits = 1  # that are not 0, of the numbers that are chosen in any case
         self.closely_until = 0  # the last pass that is chosen because of trouble
         self.troubles = {NAN: 0, JUMP: 0}  # an exception counts as a jump
         self.written_until = 0  # the last pass that is written
@@ -60,9 +61,8 @@ class AutoPasses:
         self.losses, self.norms = _Usual(), _Usual()
 
     def __contains__(self, number: object) -> bool:
-        if not isinstance(number, int):
-            return False
-        return number <= max(self.first, self.closely_until) or is_regular(number)
+        is_early = isinstance(number, int) and number <= max(self.first, self.closely_until)
+        return is_early or (isinstance(number, int) and is_regular(number, self.digits))
 
     def __str__(self) -> str:
         return AUTO if self.first == FIRST else f"1-{self.first},{AUTO}"
@@ -94,15 +94,10 @@ class AutoPasses:
     def summed(self, loss: float | None, norm: float, passes_begun: int) -> str:
         """Note the loss and the norm of a pass (None and −1 where they are not known). Returns why the passes behind it
         are chosen: `nan`, `jump`, or nothing."""
-        numbers = [loss] if loss is not None else []
-        if norm >= 0 or math.isnan(norm):
-            numbers.append(norm)
-        is_bad = not all(map(math.isfinite, numbers))
-        jumps = [
-            of.takes(abs(number))
-            for of, number in ((self.losses, loss), (self.norms, norm))
-            if number is not None and math.isfinite(number) and number != -1
-        ]
+        known = [] if loss is None else [(self.losses, loss)]
+        known += [] if norm == -1 else [(self.norms, norm)]
+        is_bad = not all(math.isfinite(number) for _, number in known)
+        jumps = [of.takes(abs(number)) for of, number in known if math.isfinite(number)]
         was_bad, self.has_bad_numbers = self.has_bad_numbers, is_bad
         is_trouble = not was_bad if is_bad else any(jumps)
         if not is_trouble:
@@ -141,10 +136,6 @@ class Budget(AutoPasses):
         self.ended = 0.0  # and its last one
         self.usual: deque[float] = deque(maxlen=_TIMED)  # the periods of passes that were left out
         self.detailed = 0.0  # the period of the last pass in detail
-        self.digits = 1
-
-    def __contains__(self, number: object) -> bool:
-        return super().__contains__(number) or (isinstance(number, int) and is_regular(number, self.digits))
 
     def __str__(self) -> str:
         return f"1-{self.first},{BUDGET}"

@@ -75,7 +75,6 @@ def watched(
     resting: Resting,
 ) -> Callable[..., Any]:
     """PyTorch's entry of its engine, with the pass watched. `push` gives a context in which the mode is on."""
-    numbers = resting.numbers
 
     def run(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
         is_off = source.is_off
@@ -104,7 +103,7 @@ def watched(
             raise
         finally:
             source.thread.passes.remove(current)
-            numbers.ended()
+            resting.numbers.ended()
             resting.remember(current)
             current.end()
 

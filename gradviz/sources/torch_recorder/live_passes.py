@@ -26,7 +26,7 @@ from gradviz.sources.torch_recorder.node_formulas import rule_of_node
 from gradviz.sources.torch_recorder.pytorchs_own import detach, numel, to_numpy
 from gradviz.sources.torch_recorder.saved import RAW, data_of, saved_as_is
 from gradviz.sources.torch_recorder.shared import Source
-from gradviz.sources.torch_recorder.tensor_values import PLAIN, Unseen
+from gradviz.sources.torch_recorder.tensor_values import PLAIN, Unseen, unheard
 
 _MOST_FORMS = 16  # of passes that are remembered
 _MOST_ELEMENTS = 1 << 22  # of a value that is computed again
@@ -123,19 +123,21 @@ class LivePasses:
     def is_singular(self, roots: Sequence[Any]) -> bool:
         """Whether a node that these roots lead to is where its derivative is not finite. A few times only: the gradient
         may be finite all the same, behind a mask."""
-        if self.alarms >= _MOST_ALARMS:
+        ways = [way for way in self.ways.values() if way]
+        if not ways or self.alarms >= _MOST_ALARMS:
             return False
-        stack = [(getattr(root, "grad_fn", None), way) for root in roots for way in self.ways.values() if way]
         seen, ends = set(), set()
-        while stack:
-            fn, way = stack.pop()
-            if fn is None or (fn, id(way)) in seen:
-                continue
-            seen.add((fn, id(way)))
-            if _HERE in way and fn.name() in _SINGULAR:
-                ends.add(fn)
-            stack += [(target, way[nr]) for nr, (target, _) in enumerate(fn.next_functions) if nr in way]
-        is_there = any(map(self._is_at_its_point, ends))
+        with torch._C.DisableTorchFunction(), unheard():
+            stack = [(getattr(root, "grad_fn", None), way) for root in roots for way in ways]
+            while stack:
+                fn, way = stack.pop()
+                if fn is None or (fn, id(way)) in seen:
+                    continue
+                seen.add((fn, id(way)))
+                if _HERE in way and fn.name() in _SINGULAR:
+                    ends.add(fn)
+                stack += [(target, way[nr]) for nr, (target, _) in enumerate(fn.next_functions) if nr in way]
+            is_there = any(map(self._is_at_its_point, ends))
         self.alarms += is_there
         return is_there
 

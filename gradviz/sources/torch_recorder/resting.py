@@ -155,11 +155,7 @@ class Resting:
         if not is_here or not isinstance(loss, float):
             return False
         roots = [roots] if isinstance(roots, torch.Tensor) else list(roots)
-        is_bad = False
-        if any(self.live.ways.values()):
-            with _Plain(), unheard():
-                is_bad = self.live.is_singular(roots)
-        if not listener.wakes(math.nan if is_bad else loss):
+        if not listener.wakes(math.nan if self.live.is_singular(roots) else loss):
             return False
         self.end()
         with _Plain(), unheard():

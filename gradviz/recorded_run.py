@@ -32,7 +32,7 @@ from gradviz.query.curves import (
     relative_changes,
 )
 from gradviz.query.ledger import LINKS, Ledger
-from gradviz.query.optimizer_steps import number_of, settings_of
+from gradviz.query.optimizer_steps import rates_of_groups
 from gradviz.query.overview import called_modules, overview
 from gradviz.query.query import Query
 from gradviz.replaying import check
@@ -168,13 +168,12 @@ def _steps(query: Query) -> Columns:
     stepped = trace.table(Kind.STEPPED)
     groups = stepped.lists("groups")
     texts = [trace.text(number) for number in groups.elements[:, 0].tolist()]
-    rates = [number_of(settings_of(text).get("lr")) for text in texts]
     return {
         "step": (groups.owners + 1).tolist(),
         "optimizer": stepped["optimizer"][groups.owners].tolist(),
         "class": [trace.text(number) for number in stepped["type"][groups.owners].tolist()],
         "parameter_group": groups.positions.tolist(),
-        "lr": [rate if rate == rate else None for rate in rates],
+        "lr": [rate if rate == rate else None for rate in query.of(rates_of_groups).tolist()],
         "settings": texts,
         "event": stepped.events[groups.owners].tolist(),
     }

@@ -3,7 +3,7 @@
 import heapq
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,8 +77,7 @@ def _check(case: Case, rules: list[Rule], select: Collection[str]) -> Report:
     findings: list[Finding] = []
     patches: _Patches = {}
     checked: list[str] = []
-    not_checked = list(_not_there(case.trace.meta))
-    not_checked += [(rule, _BETWEEN) for rule in select if rule in BETWEEN_RANKS]
+    not_checked = [*_not_there(case), *((rule, _BETWEEN) for rule in select if rule in BETWEEN_RANKS)]
     lacking = unmet(case)
     for rule in rules:
         missing = _missing(case, rule, select, lacking)
@@ -94,8 +93,11 @@ def _check(case: Case, rules: list[Rule], select: Collection[str]) -> Report:
     return Report(tuple(_once(_ordered(_folded(kept)))), tuple(checked), tuple(not_checked))
 
 
-def _not_there(meta: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _not_there(case: Case) -> Iterator[tuple[str, str]]:
     """The things that no rule can look at, because they are not in the trace, each with the reason."""
+    meta, left_out = case.trace.meta, case.trace.passes_begun - case.trace.passes_in_detail
+    if "passes" in meta and left_out:
+        yield f"details of {left_out:,} passes", "they were left out (--passes all records each)"
     if meta.get("stopped"):
         yield "what came later", f"the recording stopped before the run: {meta['stopped']}"
     if meta.get("redacted"):

@@ -120,8 +120,13 @@ def test_of_a_long_run_the_pass_with_the_trouble_is_recorded(
         assert trace.meta["passes"] == "1-101,budget"
         in_detail = [one.number for one in trace.passes if one.is_in_detail]
         assert in_detail == [*range(1, 102), 110, 120, *range(127, 131), 140]
-        first = next(finding for finding in check(trace).findings if finding.rule == "nonfinite-forward")
+        report = check(trace)
+        first = next(finding for finding in report.findings if finding.rule == "nonfinite-forward")
         assert first.number == 127
+        assert (
+            "details of 32 passes",
+            "they were left out (--passes all records each)",
+        ) in report.not_checked
 
 
 @pytest.mark.slow

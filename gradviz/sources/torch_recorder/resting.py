@@ -148,8 +148,7 @@ class Resting:
 
     @safely
     def wakes(self, roots: Any, loss: torch.Tensor | float | None) -> bool:
-        """End the rest, and emit the graph of the pass about to begin, if its loss makes the listener want it, or a
-        gradient that cannot be finite."""
+        """End the rest, and emit the graph of the pass that begins, if the listener wants it for its loss or gradient."""
         listener: Any = self.source.listener
         is_here = listener is not None and threading.get_ident() == self.thread
         if not is_here or not isinstance(loss, float):

@@ -406,10 +406,10 @@ class ChoosingRecorder(Recorder):
 
     def differentiated(self, *fields: Any) -> None:
         # each op and node by itself, where passes are chosen
-        (Recorder if self.auto is None else Listener).differentiated(self, *fields)
+        (Listener if self.auto is not None and self.detailed else Recorder).differentiated(self, *fields)
 
     def nodes_made(self, *fields: Any) -> None:
-        (Recorder if self.auto is None else Listener).nodes_made(self, *fields)
+        (Listener if self.auto is not None and self.detailed else Recorder).nodes_made(self, *fields)
 
     def wakes(self, loss: float) -> bool:
         if self.auto is None or not self.auto.foresees(loss):

@@ -148,7 +148,7 @@ class Resting:
 
     @safely
     def wakes(self, roots: Any, loss: torch.Tensor | float | None) -> bool:
-        """End the rest, and emit the graph of the pass that begins, if its loss or a gradient makes that worth while."""
+        """End the rest and emit the graph of the pass that begins, if its loss or gradient is of interest."""
         listener: Any = self.source.listener
         is_here = listener is not None and threading.get_ident() == self.thread
         if not is_here or not isinstance(loss, float):

@@ -40,7 +40,9 @@ class ForwardCode:
         while waiting:
             name = waiting.pop()
             function = getattr(self.type, name, None)
-            if name not in codes and isinstance(function, FunctionType) and not is_of_library_code(function):
+            if name in codes or not isinstance(function, FunctionType):
+                continue
+            if not function.__module__.startswith(_LIBRARIES):
                 codes[name] = function.__code__
                 for code in _with_inner(function.__code__):
                     waiting += [name for name in code.co_names if name.startswith("_")]
@@ -61,11 +63,6 @@ class ForwardCode:
             counts.update(_attributes(code))
         methods = {code.co_name for code in self.codes}
         return any(counts[name] > 1 for name in {*parts, *methods})
-
-
-def is_of_library_code(function: FunctionType) -> bool:
-    """Whether a method is defined by a library."""
-    return function.__module__.startswith(_LIBRARIES)
 
 
 def _with_inner(code: CodeType) -> list[CodeType]:

@@ -92,7 +92,7 @@ class _GradvizAsTorch(MetaPathFinder, Loader):
         if find_ours(name) is None:
             raise ModuleNotFoundError(
                 f"No module named {name!r}: gradviz's engine has no {name.removeprefix('torch.')}. "
-                f"It has {', '.join(sorted(our_modules()))}.",
+                f"It has {', '.join(f'torch.{name}' for name in sorted(_PUBLIC))}.",
                 name=name,
             )
         return ModuleSpec(name, self)
@@ -129,11 +129,6 @@ def find_ours(name: str) -> ModuleSpec | None:
         return find_spec(name.replace("torch", "gradviz.engine", 1))
     except ModuleNotFoundError:
         return None
-
-
-def our_modules() -> Iterator[str]:
-    """PyTorch's modules that gradviz's engine has."""
-    return (f"torch.{name}" for name in _PUBLIC)
 
 
 _finder = _GradvizAsTorch()

@@ -4,7 +4,7 @@ import math
 import re
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from time import thread_time
 from typing import NamedTuple
 
@@ -216,8 +216,3 @@ def first_of(text: str) -> int | None:
     `1-450,budget`; None for another text."""
     found = _AUTOMATIC.fullmatch(text)
     return None if found is None else int(found["first"] or FIRST)
-
-
-def chosen_text(passes: Container[int] | Passes | AutoPasses) -> str:
-    """How a choice of passes is noted in a trace: as its option, or as `chosen` where it was no option."""
-    return str(passes) if isinstance(passes, (Passes, AutoPasses)) else "chosen"

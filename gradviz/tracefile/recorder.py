@@ -10,6 +10,7 @@ and another frees cost as much again.
 
 from collections import deque
 from collections.abc import Callable, Container, Sequence
+from math import prod
 from pathlib import Path
 from threading import get_ident
 from time import monotonic, sleep
@@ -25,7 +26,7 @@ from gradviz.events.kinds import DETAILS, Kind
 from gradviz.events.listener import Entered, LeafHistogram, Listener, Made, State, Where
 from gradviz.events.values import GRADIENT, INPUTS, LARGEST, LAST, SMALL
 from gradviz.tracefile.batch import Batch, Renumbered
-from gradviz.tracefile.chosen import AutoPasses, Budget, Passes, chosen_text
+from gradviz.tracefile.chosen import AutoPasses, Budget, Passes
 from gradviz.tracefile.database import SKIPPED, STATE
 from gradviz.tracefile.frequent import Frequent
 from gradviz.tracefile.nans import News
@@ -36,6 +37,7 @@ from gradviz.tracefile.writer import Writer, has_distant
 
 _UNWRITTEN = 0.1  # the seconds that the writer may be behind
 _MOST_UNLOOKED = 4  # the passes with values that are left out before these values are looked at
+_FEW_ELEMENTS = 4096  # of a gradient that is kept of each pass that is left out
 _MOST_MADE = 1 << 17  # nodes: no pass ever ends those of evaluations
 _PACK = {kind: layout.pack for kind, layout in LAYOUTS.items()}
 
@@ -75,7 +77,8 @@ class Recorder(Frequent):
             Kind.ACCUMULATED: self._prepare_leaf,
             Kind.ERROR: self._prepare_error,
         }
-        chosen = {} if passes is None else {"passes": chosen_text(passes)}
+        text = str(passes) if isinstance(passes, (Passes, AutoPasses)) else "chosen"
+        chosen = {} if passes is None else {"passes": text}
         self.writer = Writer(path, self, {**(meta or {}), "values": values, **chosen}, last, say)
 
     @property
@@ -312,6 +315,11 @@ class Recorder(Frequent):
         if gradient == grad == self.last_leaf and not states[0].version:
             return 0, ()
         if self.auto is not None and not self.keeps_values and self.values != "none":
+            # of large gradients ever fewer, at last those of one pass of eight, as norms are read in a rest
+            quiet = self.passes_begun - max(self.auto.first, self.auto.closely_until)
+            size = prod(getattr(states[0].value, "shape", ()))
+            if size > _FEW_ELEMENTS and self.passes_begun % min(1 + max(quiet, 0) // 64, 8):
+                return 0, states
             self.keeps_values = self.has_leaf_values = True  # of each pass it is kept what its gradients were
             try:
                 self._states(states)

@@ -11,6 +11,8 @@ import pytest
 
 import gradviz.engine as engine
 from gradviz.diagnose import check
+from gradviz.query import Query
+from gradviz.query.curves import accumulated_norms
 from gradviz.sources.record import record
 from gradviz.sources.script import Target, run
 from gradviz.tracefile import AutoPasses, open_trace, passes_of
@@ -287,3 +289,21 @@ def test_the_loss_of_a_pass_that_returns_gradients_is_shown_without_a_course(tmp
         (w * 2).backward(torch.ones(3))  # a pass that sets .grad, from no loss
     done = invoked(["info", str(tmp_path / "run.gradviz")])
     assert (done.exit_code, "passes      15" in done.stdout) == (0, True)
+
+
+@pytest.mark.parametrize("size", [16, 2000])
+def test_large_gradients_of_passes_that_are_left_out_are_kept_ever_fewer(tmp_path: Path, size: int) -> None:
+    w = engine.nn.Parameter(engine.ones(4, size))
+    with record(tmp_path / "run.gradviz", passes="auto"):
+        for step in range(1, 1041):
+            w.grad = None
+            out = w.sum() if step < 1030 else w.sum() * float("inf")
+            out.backward()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        norms = Query(trace).of(accumulated_norms)
+        read = norms.at[norms.values != -1].tolist()
+        message = check(trace).findings[0].message
+    assert set(range(11, 65)) <= set(read)
+    assert [one for one in read if 901 < one < 925] == ([*range(902, 925)] if size == 16 else [904, 912, 920])
+    missing = "pass 1030 was" if size == 16 else "passes 1025-1032 were"
+    assert f"and {missing} not recorded in detail" in message

@@ -23,6 +23,8 @@ root.
 import math
 from collections.abc import Iterator
 
+import numpy as np
+
 from gradviz.diagnose.domain_cures import in_the_domain
 from gradviz.diagnose.fix import Edit, Fix, Spot, argument_of, bracketed
 from gradviz.diagnose.nonfinite import Origin, Source, as_recorded, first_bad
@@ -30,6 +32,7 @@ from gradviz.diagnose.rule import ERROR, Case, Found, Need, Rule
 from gradviz.events.kinds import Kind, OpRan, PassSummed
 from gradviz.events.values import INPUTS
 from gradviz.query.birth import taken_and_given
+from gradviz.query.curves import accumulated_norms
 from gradviz.query.ops import DIVIDING, LOGARITHMS, function_name
 from gradviz.tracefile.chosen import first_of
 from gradviz.words.numbers import brief
@@ -172,7 +175,11 @@ def _first_without_details(case: Case, number: int) -> int:
     if case.trace.meta.get("values") == "none" or number not in case.query.passes.by_number:
         return 0
     summed = case.trace.table(Kind.SUMMED)
-    read = summed["in_pass"][(summed["norm"] != -1) & (summed["in_pass"] < number)].tolist()
+    read = summed["in_pass"][summed["norm"] != -1].tolist()
+    norms = case.query.of(accumulated_norms)
+    passes, counts = np.unique(norms.at[norms.values != -1], return_counts=True)
+    # else large gradients of the pass were not kept
+    read = [one for one in [*read, *passes[counts == counts.max(initial=0)].tolist()] if one < number]
     recorded = [one.number for one in case.trace.passes if one.number < number and one.recorded]
     if case.query.passes.by_number[number].recorded:
         first = max([*read, *recorded], default=0) + 1

@@ -150,8 +150,7 @@ class Resting:
     def wakes(self, roots: Any, loss: torch.Tensor | float | None) -> bool:
         """End the rest and emit the graph of the pass that begins, if its loss or gradient is of interest."""
         listener: Any = self.source.listener
-        is_here = listener is not None and threading.get_ident() == self.thread
-        if not is_here or not isinstance(loss, float):
+        if listener is None or threading.get_ident() != self.thread or not isinstance(loss, float):
             return False
         roots = [roots] if isinstance(roots, torch.Tensor) else list(roots)
         if not listener.wakes(math.nan if self.live.is_singular(roots) else loss):
@@ -208,8 +207,7 @@ class Resting:
         """Note the numbers of the pass before a step; a closure, which runs passes inside the step, has to be watched.
         Returns whether the numbers of the step are wanted, too."""
         is_summed = bool(self.numbers.stepping(optimizer)) and not has_closure
-        if has_closure:
-            self.is_forbidden = True
+        self.is_forbidden |= has_closure
         self.end_if_due()
         if not self.is_step_wanted:
             self.begin_if_due()

@@ -52,7 +52,7 @@ _OFF = ".requires_grad_(False)"
     "frozen-parameter",
     ERROR,
     "parameters that are frozen, all of a loss or of a group that an optimizer is to train",
-    follows=("stale-optimizer",),
+    follows=("stale-optimizer", "not-updated"),
 )
 def frozen_parameter(case: Case) -> Iterator[Found]:
     for failed in case.of(rootless):
@@ -149,11 +149,14 @@ def _groups(case: Case) -> Iterator[Found]:
             ):
                 continue
             by, is_one = _freezing(case, own), len(own) == 1
+            ever = (
+                "no longer" if contained(own, case.trace.table(Kind.ACCUMULATED)["tensor"]).any() else "never"
+            )
             group = f" as a group of {'its' if is_one else 'their'} own" if len(event.groups) > 1 else ""
             yield Found(
                 f"{case.called(own)} {'is' if is_one else 'are'} given to {event.type}{group} at "
                 f"{case.at(event.index)}, but {'does' if is_one else 'do'} not require grad: "
-                f"{'it is' if is_one else 'they are'} never trained",
+                f"{'it is' if is_one else 'they are'} {ever} trained",
                 Fix(
                     "requires_grad_(True)  # for what is to be trained; or leave them out of the optimizer",
                     _switched_on,

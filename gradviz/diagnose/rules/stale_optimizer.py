@@ -53,7 +53,12 @@ def stale_optimizer(case: Case) -> Iterator[Found]:
     made_as = {
         leaf: getattr(case.query.tensors.made(leaf), "how", "") for leaf in case.query.of(Ledger).homeless
     }
-    leaves = [leaf for leaf, how in made_as.items() if leaf in case.trace.parameters or how == PARAMETER]
+    held_by = case.training.holders  # an optimizer that never steps, which is another fault
+    leaves = [
+        leaf
+        for leaf, how in made_as.items()
+        if leaf not in held_by and (leaf in case.trace.parameters or how == PARAMETER)
+    ]
     idle = _idle_steps(case, leaves) if leaves else stepped.events[:0]
     if not leaves or not (len(idle) or _took_the_place(case, leaves)):
         return

@@ -2,7 +2,7 @@
 changes the evaluated model, and it is called again and again without gradients, for results that reach no root. Or
 the program loads, after steps, a state_dict that it kept without a copy: it has changed with the model. Or a target
 network loads its own state_dict, not that of the model that it follows. Or an average of the weights is the model
-itself: each `lerp` is between a parameter and the same parameter.
+itself: each `lerp`, or `mul_` and `add_`, is between a parameter and the same parameter.
 
 Why it is bad: the evaluation does not measure the training: its numbers never change.
 
@@ -41,7 +41,8 @@ from gradviz.query.source_trees import assigned_to, method_calls, statement_at
 from gradviz.query.writes import Writes
 
 _LEAST = 2  # the fewest calls after steps
-_INTERPOLATING = ("lerp", "lerp_")
+_INTERPOLATING = ("lerp", "lerp_", "add_")
+_SCALING = "mul_"  # before an `add_` in the same line, as of an average: alone it is the decay of a weight
 
 
 @Rule(
@@ -222,18 +223,23 @@ def _cloned(spot: Spot) -> list[Edit]:
 
 
 def _averaged_with_itself(case: Case) -> Iterator[Found]:
-    """Findings for the lines that interpolate trained parameters with themselves, and so change nothing."""
+    """Findings for the lines that average trained parameters with themselves."""
     ops = case.trace.table(Kind.OP)
     by_line: dict[int, dict[int, int]] = {}  # the first event of each parameter
     for event in ops.events[case.trace.named(ops["op"], _INTERPOLATING)].tolist():
-        first, second, *_ = (*case.query.tensors.op(event).inputs, 0, 0)
-        if first == second and first in case.training.trained:
+        write = case.query.tensors.op(event)
+        first, second, *_ = (*write.inputs, 0, 0)
+        if first != second or first not in case.training.trained:
+            continue
+        before = [one for one in case.query.tensors.writes(first) if one < event]
+        is_scaled = before and case.query.tensors.writer(before[-1]) == _SCALING
+        if write.op != "add_" or (is_scaled and case.at(before[-1]) == case.at(event)):
             by_line.setdefault(case.site(event), {}).setdefault(first, event)
     for site, found in by_line.items():
         them = "itself" if len(found) == 1 else "themselves"
         model = case.model_of(next(iter(found))) or "model"
         yield Found(
-            f"{case.called(list(found))} {'is' if len(found) == 1 else 'are'} interpolated with {them}: the average is "
+            f"{case.called(list(found))} {'is' if len(found) == 1 else 'are'} averaged with {them}: the average is "
             "the model that is trained, and no copy of it",
             f"copy.deepcopy({model})  # for the average, where it is made",
             (min(found.values()),),

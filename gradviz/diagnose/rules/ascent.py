@@ -56,15 +56,14 @@ _NEAR = 1e-3  # of the change: it is computed in float32
 )
 def ascent(case: Case) -> Iterator[Found]:
     found: dict[int, dict[int, int]] = {}
-    unknown: set[int] = set()
+    climbing: set[int] = set()
     for leaf, steps in _own_steps(case).items():
         moves = [_along(case, leaf, *step) for step in steps]
         climbs = [step[0] for step, move in zip(steps, moves, strict=True) if move is not None and move > 0]
-        if all(move is None for move in moves):
-            unknown.add(leaf)  # the trace has no elements of a large one
-        elif len(climbs) >= _LEAST and all(move is None or move >= 0 for move in moves):
+        if all(move is None for move in moves) or sum(filter(None, moves)) > 0:
+            climbing.add(leaf)  # or perhaps: the trace has no elements of a large one
+        if len(climbs) >= _LEAST and all(move is None or move >= 0 for move in moves):
             found.setdefault(case.site(climbs[0]), {})[leaf] = climbs[0]
-    climbing = {leaf for updates in found.values() for leaf in updates} | unknown
     for site, updates in found.items():
         leaves = list(updates)
         if any(_is_meant(case, leaf, climbing) for leaf in leaves):
@@ -106,8 +105,8 @@ def _own_steps(case: Case) -> dict[int, list[tuple[int, int]]]:
 
 
 def _along(case: Case, leaf: int, event: int, until: int) -> float | None:
-    """The product of the gradient of a leaf and its change in a step, above 0 if it goes uphill; −1 for a step by the
-    sign of the gradient, and where something is not finite. None if the trace has not all elements."""
+    """The product of the gradient of a leaf and its change in a step, above 0 if it goes uphill; 0 for a step by the
+    sign of the gradient, −1 where something is not finite. None if the trace has not all elements."""
     memory, grad = case.query.memory, case.query.tensors.grad(leaf, event - 1)
     before, after = memory.value(leaf, event - 1), memory.value(leaf, until)
     came = memory.value(grad, event - 1)
@@ -121,7 +120,7 @@ def _along(case: Case, leaf: int, event: int, until: int) -> float | None:
         return -1.0
     sizes, slopes = (np.abs(one[change != 0]) for one in (change, gradient))
     alike = [len(one) > 0 and np.ptp(one) <= _NEAR * one.max() for one in (sizes, slopes)]
-    return -1.0 if alike == [True, False] else float((change * gradient).sum())
+    return 0.0 if alike == [True, False] else float((change * gradient).sum())
 
 
 def _adding(case: Case, leaf: int) -> Site | None:
@@ -135,14 +134,15 @@ def _adding(case: Case, leaf: int) -> Site | None:
 
 def _is_meant(case: Case, leaf: int, climbing: set[int]) -> bool:
     """Whether a leaf moves uphill on purpose: it is named so, or the root of its first pass was also computed from
-    parameters that do not climb, frozen or trained."""
+    parameters that do not climb, trained or, in another model, frozen."""
     if _PERTURBED.search(case.query.names.of(leaf) or ""):
         return True
     first = _passes_of(case, leaf)[0]
     came, began = case.trace.table(Kind.ACCUMULATED), case.query.passes.began(first)
     behind = set(came["tensor"][came["in_pass"] == first].tolist())
     for root in began.roots:
-        behind |= {*case.query.of(Lacks).ways(root.tensor, began.index).leaves} & case.trace.parameters.keys()
+        frozen = {*case.query.of(Lacks).ways(root.tensor, began.index).leaves} & case.trace.parameters.keys()
+        behind |= {one for one in frozen if case.model_of(one) != case.model_of(leaf)}
     return bool(behind - climbing)
 
 

@@ -1,6 +1,7 @@
 """`lost-update`: steps with a learning rate and a gradient above 0 leave a parameter exactly as it was: the
 change is smaller than the spacing of its dtype, and is rounded away. In a wider dtype (float32) the rule reports only
-if this happens to half of the parameters.
+if this happens to half of the parameters. Or the program copies older values over the parameters again and again, after
+the steps of one optimizer: it puts back all that these steps have changed, or most of it after each step.
 
 Why it is bad: the optimizer steps, the loss does not change, and nothing raises.
 
@@ -18,10 +19,13 @@ Cure: keep the weights in float32 (autocast, or a copy of the weights in float32
 the rate.
 
 Not reported: a rate of 0 of any group, a gradient of 0, and float32 parameters if less than half of them stay
-unchanged, or if an optimizer that the program defines holds them.
+unchanged, or if an optimizer that the program defines holds them. Values that are put back before each training, as
+for the folds of a cross-validation, or once at its end; weights that look ahead; averages that are swapped in for an
+evaluation.
 """
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 
@@ -32,10 +36,13 @@ from gradviz.query.curves import pass_summaries
 from gradviz.query.ledger import Ledger, Rows
 from gradviz.query.optimizer_steps import rates_of_groups
 from gradviz.query.training import BY_HAND
+from gradviz.query.writes import Author, Writes
 from gradviz.sets import contained, distinct
+from gradviz.tracefile import Snapshot
 
 _NOISE = 1e-5  # gradients below this share of the largest norm of a pass are no sign
 _SHARE, _LEAST = 0.5, 2  # of the steps of a parameter
+_ROUNDS, _KEPT, _EXACT = 3, 0.5, 1e-6  # loads after steps; the shares of a change that remain
 _CONVERGING = ("LBFGS",)  # optimizers that leave the parameters as they are once they have converged
 
 
@@ -47,6 +54,70 @@ _CONVERGING = ("LBFGS",)  # optimizers that leave the parameters as they are onc
     follows=("update-ratio", "vanished-lr", "vanishing-gradient", "exploding-gradient"),
 )
 def lost_update(case: Case) -> Iterator[Found]:
+    yield from _put_back(case)
+    yield from _rounded_away(case)
+
+
+def _put_back(case: Case) -> Iterator[Found]:
+    """The lines that copy older values over parameters after the steps of an optimizer, before its next step."""
+    writes, rows = case.query.of(Writes), case.query.of(Ledger).rows
+    late = contained(writes.leaves, rows.leaves) & ~contained(writes.events, rows.steps)
+    late[late] = [
+        writes.author(event, leaf) is Author.LOAD
+        for event, leaf in zip(writes.events[late].tolist(), writes.leaves[late].tolist(), strict=True)
+    ]
+    for events in case.by_site(distinct(writes.events[late])).values():
+        here = contained(writes.events, events)
+        leaves = distinct(writes.leaves[here]).tolist()
+        shares = [_share_kept(case, leaf, writes.events[here & (writes.leaves == leaf)]) for leaf in leaves]
+        known = [share for share in shares if share is not None]
+        if not known or max(known) >= _KEPT:
+            continue
+        much = "all" if max(known) < _EXACT else f"{1 - max(known):.0%}"
+        yield Found(
+            f"this line writes other values over {case.called(leaves)} after the steps, again and again: it takes back "
+            f"{much} of what they have changed",
+            "load a copy once, after the training; or copy the model's values into it, and not back",
+            (int(events[0]),),
+            tensors=tuple(leaves),
+        )
+
+
+def _share_kept(case: Case, leaf: int, loads: np.ndarray) -> float | None:
+    """The largest share of the change of a leaf by the steps between two loads that remains after a load. None if it is
+    not known, if the loads come before the steps, or several steps are not taken back as a whole."""
+    rows = case.query.of(Ledger).rows
+    own = (rows.leaves == leaf) & (rows.changes != 0)
+    steps, memory = rows.steps[own], case.query.memory
+    bounds = [int(steps.min(initial=0)) - 1, *loads.tolist()]
+    counts = [int(((steps > start) & (steps < end)).sum()) for start, end in pairwise(bounds)]
+    if (
+        len(loads) < _ROUNDS
+        or len(distinct(rows.optimizers[own])) != 1
+        or not all(counts)
+        or steps[-1] > loads[-1]
+    ):
+        return None
+    ends = [*(steps[np.searchsorted(steps, loads[:-1])] - 1).tolist(), case.trace.count - 1]
+    shares = [
+        _share(*(memory.value(leaf, event) for event in (start, load - 1, end)))
+        for (start, load), end in zip(pairwise(bounds), ends, strict=True)
+    ]
+    most = max(shares)
+    return most if max(counts) == 1 or most < _EXACT else None
+
+
+def _share(before: Snapshot | None, changed: Snapshot | None, after: Snapshot | None) -> float:
+    """The share of a change that remains; by the statistics of a large tensor: 0 if none remains, else 1."""
+    if before is None or changed is None or after is None:
+        return 1.0
+    if before.array is None or changed.array is None or after.array is None:
+        return float(before.stats is None or before.stats != after.stats or before.stats == changed.stats)
+    change = np.linalg.norm(np.subtract(changed.array, before.array, dtype=np.float64))
+    return float(np.linalg.norm(np.subtract(after.array, before.array, dtype=np.float64)) / (change or 1))
+
+
+def _rounded_away(case: Case) -> Iterator[Found]:
     rows, stepped = case.query.of(Ledger).rows, case.training.stepped
     at = np.searchsorted(stepped.events, rows.steps)
     at[rows.optimizers == BY_HAND] = len(stepped)

@@ -41,6 +41,7 @@ class Place(Enum):
     PART = "a layer whose only input is cut off"
     BRANCH = "two branches from one result"
     OPTIMIZER = "the passes of one of two optimizers"
+    STEP = "all steps of a recurrence"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class Cut:
 def partial_cuts(case: Case) -> list[Cut]:
     """The cuts beside paths that are open, one for each line. Use `case.of(partial_cuts)`."""
     scans = _scanned(case, case.trace.passes)
-    questions = (_uses_of, _branches_of, _holdings_of)
+    questions = (_recurrences_of, _uses_of, _branches_of, _holdings_of)
     ways = (cut for question in questions for scan in scans for cut in question(case, scan))
     found: dict[int, Cut] = {}
     cuts = itertools.chain(_terms(case), _numbers(case), ways)
@@ -121,7 +122,7 @@ class _Scan:
         passes = self.query.nodes.of_op(made.index) and made.index not in self.case.downstream.flat
         if live and passes and isinstance(made, OpRan):
             self._live.update(outputs)
-            self._shade |= dict.fromkeys(outputs, self._met(made, live, dead))
+            self._shade |= dict.fromkeys(outputs, self._met(made, live))
             return
         dead |= {(made.index, one) for one in live}
         self.dead |= dict.fromkeys(outputs if dead else (), dead)
@@ -134,10 +135,11 @@ class _Scan:
         behind = {tensor, *leaves_of(self.query, tensor)} if is_read else {tensor} & self._live
         return tensor in self._live or not self.own.isdisjoint(behind)
 
-    def _met(self, op: OpRan, live: tuple[int, ...], dead: _Cuts) -> _Cuts:
+    def _met(self, op: OpRan, live: tuple[int, ...]) -> _Cuts:
         """Notes the meetings at an op with a live input. Gives what its result is cut off from behind a layer."""
         weights = frozenset(map(self.ways.viewed_leaf, live)) & self.own
-        for tensor in filter(self._is_float, op.inputs):  # an index or a mask is no data
+        data = [*filter(self._is_float, op.inputs)]  # an index or a mask is no data
+        for tensor in data:
             others = tuple(one for one in live if one != tensor)
             shade = self._shade.get(tensor, _Cuts()) if others and not weights else _Cuts()
             for cuts, is_layered in ((self.dead.get(tensor, _Cuts()), False), (shade, True)):
@@ -150,7 +152,8 @@ class _Scan:
                             op.index, tensor, first, sources, frozenset(behind), others, weights, is_layered
                         )
                     )
-        return _Cuts().union(*(self._shade.get(one, ()) for one in op.inputs), dead if weights else ())
+        shades, cuts = ([known.get(one, _Cuts()) for one in data] for known in (self._shade, self.dead))
+        return _Cuts().union(*shades, *(cuts if weights else ()))
 
     def _is_float(self, tensor: int) -> bool:
         states = self.case.trace.states
@@ -191,6 +194,39 @@ def _uses_of(case: Case, scan: _Scan) -> Iterator[Cut]:
             yield Cut(Place.USE, meeting.cut, leaves, scan.root, reader=meeting.op)
         elif _is_whole_input(case, scan, meeting) and not _learns_elsewhere(case, scan, own_uses, meeting):
             yield Cut(Place.PART, meeting.cut, leaves, part=tuple(sorted(meeting.weights)))
+
+
+_STEPS = 3  # the fewest steps of a recurrence
+
+
+def _recurrences_of(case: Case, scan: _Scan) -> Iterator[Cut]:
+    """The cuts in front of all steps of a recurrence but the first: layers that are given what they made themselves,
+    without its graph. Not where the state reaches the next step by another way, or what is drawn or chosen does."""
+    by_weights: dict[frozenset[int], dict[int, Meeting]] = {}
+    for meeting in scan.meetings:
+        if (
+            meeting.weights & meeting.leaves
+            and not meeting.layered
+            and meeting.cut not in case.downstream.flat
+        ):
+            by_weights.setdefault(meeting.weights, {})[meeting.op] = meeting
+    for weights, steps in by_weights.items():
+        ops = [use.event for use in uses(case.query, scan.ways) if use.leaves == weights]
+        later = [steps[op] for op in ops[1:] if op in steps]
+        if len(ops) < _STEPS or len(later) < len(ops) - 1:
+            continue
+        behind = groups_behind(case.query, scan.ways, dict.fromkeys(weights, 1))
+        live = {one for step in later for one in step.live if scan.ways.viewed_leaf(one) not in weights}
+        carried = [{*reach(step.sources, lambda one: _openly(case, one), NEAR)} - weights for step in later]
+        goes_on = any(
+            behind.get(one) for pair in itertools.pairwise(carried) for one in set.intersection(*pair)
+        )
+        sources = {one for step in later for one in step.sources}
+        if not goes_on and not any(map(behind.get, live)) and all(map(behind.get, sources)):
+            leaves = tuple(sorted(later[0].leaves))
+            yield Cut(
+                Place.STEP, later[0].cut, leaves, scan.root, tensor=min(later[0].sources), reader=later[0].op
+            )
 
 
 _SEVERAL = 2  # the fewest results that are cut together

@@ -141,6 +141,11 @@ def _told(case: Case, cut: Cut, why: str) -> str:
     if cut.place is Place.PART:
         only = f"get{'s' * (len(cut.part) == 1)} only what is cut off here"
         return f"{case.called(cut.part)} {only}, {why}: {lose} through it"
+    if cut.place is Place.STEP:
+        reader = case.at(cut.reader)
+        return (
+            f"{name} is cut off before each call at {reader}, {why}: {lose} from later steps of the same pass"
+        )
     if cut.place is Place.BRANCH:
         reader = case.at(cut.reader)
         return f"one of two branches from {name} to {reader} is cut here, {why}: {lose} through it"

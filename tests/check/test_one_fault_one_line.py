@@ -141,7 +141,18 @@ for step in range(4):
         for mean, now in zip(average.parameters(), model.parameters()):
             mean.copy_(now.lerp(mean, 0.9))  # <- stale-model
 """
+# So much memory comes fresh from the system, with zeros in it.
+ZEROS_OF_EMPTY = """\
+up = nn.Parameter(torch.empty(3, 1 << 16))  # <- uninitialised-parameter
+down = nn.Parameter(torch.randn(1 << 16, 3) / 256)
+optimizer = torch.optim.SGD([up, down], lr=0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(x @ up @ down.tanh(), y).backward()
+    optimizer.step()
+"""
 PROGRAMS = {
+    "zeros of empty": ZEROS_OF_EMPTY,
     "average of itself": AVERAGE_OF_ITSELF,
     "optimizer of the pretrained": OPTIMIZER_OF_THE_PRETRAINED,
     "warm-up that nothing steps": WARM_UP_THAT_NOTHING_STEPS,

@@ -32,8 +32,8 @@ from gradviz.diagnose.rule import NOTE, WARNING, Case, Found, Need, Rule
 from gradviz.events.kinds import OpRan, TensorMade
 from gradviz.events.values import Stat
 from gradviz.query.at_points import points_of, version_of
-from gradviz.query.flow import is_square
-from gradviz.query.ops import FLAT_AT_ZERO, FLAT_BELOW_ZERO, JOINING, MULTIPLYING, SELECTING, ZEROS
+from gradviz.query.flow import is_square, leaves_of
+from gradviz.query.ops import FLAT_AT_ZERO, FLAT_BELOW_ZERO, JOINING, MULTIPLYING, PRODUCTS, SELECTING, ZEROS
 from gradviz.words.defined_points import called, gradients, place
 
 
@@ -80,6 +80,7 @@ _CURE = "use an op here whose derivative is not 0 everywhere"
         "constant-start",
         "dead-relu",
         "constant-output",
+        "uninitialised-parameter",
         "hook-changed-gradient",
         "saturated-activation",
         "detached-path",
@@ -99,7 +100,7 @@ def zero_gradient(case: Case) -> Iterator[Found]:
             them = "it" if len(block.leaves) == 1 else "them"
             why = f"{read} sends 0 to the part of {what} that is made with {them}"
             cure: Fix | str = f"read that part of {what} here, too, or leave out what makes it"
-        elif block.is_last and block.zero:
+        elif block.zero and (block.is_last or name in PRODUCTS):
             why = f"{what} multiplies it with {case.words.called(block.zero)}, which is 0"
             cure = _CURE_OF_INPUT
         elif _is_below_zero(case, op):
@@ -120,7 +121,7 @@ def zero_gradient(case: Case) -> Iterator[Found]:
             site=block.site if reader is None else case.site(reader),
             node=block.node,
             number=block.number,
-            tensors=block.leaves,
+            tensors=(*block.leaves, *leaves_of(case.query, block.zero)),
             severity=NOTE
             if _is_first_state(case, block)
             # `0.0 * term`

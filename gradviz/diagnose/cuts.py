@@ -65,11 +65,13 @@ class Cut:
 
 def partial_cuts(case: Case) -> list[Cut]:
     """The cuts beside paths that are open, one for each line. Use `case.of(partial_cuts)`."""
-    scans = _scanned(case, case.trace.passes)
+    firsts, lasts = (_scanned(case, passes) for passes in (case.trace.passes, case.trace.passes[::-1]))
+    known = {scan.number for scan in firsts}
+    scans = [*firsts, *(scan for scan in lasts if scan.number not in known)]  # a cut may begin later
     questions = (_recurrences_of, _uses_of, _branches_of, _holdings_of)
     ways = (cut for question in questions for scan in scans for cut in question(case, scan))
     found: dict[int, Cut] = {}
-    cuts = itertools.chain(_terms(case), _numbers(case), ways)
+    cuts = itertools.chain(_terms(case, lasts), _numbers(case), ways)
     for cut in sorted(cuts, key=lambda cut: cut.may_be_meant):
         found.setdefault(case.site(cut.event), cut)
     return list(found.values())
@@ -366,10 +368,10 @@ _LINEAR_OPS = 12  # the most ops between an addition of elements and the root
 _SCALINGS = 4  # the most ops between a comparison and the sum that it is a term of
 
 
-def _terms(case: Case) -> Iterator[Cut]:
+def _terms(case: Case, lasts: list[_Scan]) -> Iterator[Cut]:
     """The terms of losses that are cut off. Judged by the last pass of each line: the first log-probabilities of an old
     policy are cut off, too, and in the first pass a number may be as round as a constant."""
-    for scan in _scanned(case, case.trace.passes[::-1]):
+    for scan in lasts:
         for meeting in scan.meetings:
             op = case.query.tensors.op(meeting.op)
             is_term = op.op in op_sets.SUMS and not meeting.weights and not meeting.layered

@@ -2,6 +2,7 @@
 require grad."""
 
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
@@ -34,26 +35,36 @@ class Wanting(Lacking):
 
 
 def lacking(case: Case) -> list[Wanting]:
-    """The leaves that should learn and never get a gradient. Use `case.of(lacking)`."""
-    found = []
+    """The leaves that should learn and never get a gradient, or are cut off from a later pass on. Use
+    `case.of(lacking)`."""
     lacks = case.query.of(Lacks)
+    late = [
+        cut for one in case.query.of(Ledger).stopped.items() if (cut := lacks.cut_after(*one)) is not None
+    ]
+    found = [_wanting(cut, WARNING) for cut in late[:_LEAVES]]
     for leaf, severity in list(_candidates(case).items())[:_LEAVES]:
         why = lacks.of(leaf)
         if why is not None:
             sure = severity if why.lack is not Lack.COPIED else WARNING
             if sure and not (sure == NOTE and (_is_left_as_it_is(case, why) or _is_searched(case, leaf))):
-                found.append(
-                    Wanting(**{part.name: getattr(why, part.name) for part in fields(why)}, severity=sure)
-                )
+                found.append(_wanting(why, sure))
     return found
+
+
+def _wanting(why: Lacking, severity: str) -> Wanting:
+    return Wanting(**{part.name: getattr(why, part.name) for part in fields(why)}, severity=severity)
 
 
 def lacks_gradient(case: Case, leaves: Sequence[int]) -> str:
     """The clause that leaves get no gradient: `w and b never get a gradient`; or, if passes of other optimizers give
-    them one, `w gets no gradient before a step of its optimizer`."""
+    them one, `w gets no gradient before a step of its optimizer`; or `w gets no gradient after pass 5`."""
     is_one = len(leaves) == 1
     if case.query.of(Lacks).penalties.keys() >= set(leaves):
         return f"only a penalty on {'its' if is_one else 'their'} own values brings {case.called(leaves)} a gradient"
+    stopped = case.query.of(Ledger).stopped
+    if stopped.keys() >= set(leaves):
+        at = bisect_left(case.trace.passes, stopped[leaves[0]], key=lambda one: one.first)
+        return f"{case.called(leaves)} get{'s' * is_one} no gradient after pass {case.trace.passes[at - 1].number}"
     if set(leaves).isdisjoint(case.query.of(Ledger).starved):
         return f"{case.called(leaves)} never get{'s' * is_one} a gradient"
     its = "its" if is_one else "their"

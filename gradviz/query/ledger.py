@@ -20,6 +20,7 @@ from gradviz.query.training import ACCUMULATED, BY_HAND, CLEARED, Training
 from gradviz.query.writes import Writes
 from gradviz.sets import contained, distinct, distinct_pairs, without
 
+_STRETCH = 3  # the fewest steps of a stretch that is no chance
 _BITS = 32  # of an event in a key: `leaf << 32 | event`
 
 
@@ -262,6 +263,22 @@ class Ledger:
         return [
             leaf for leaf in without_one[contained(without_one, rows.leaves)].tolist() if leaf not in meant
         ]
+
+    @cached_property
+    def stopped(self) -> dict[int, int]:
+        """The leaves that had a gradient at the first steps of their only optimizer and at none of its last steps; with
+        each leaf the last step that had one."""
+        rows, found = self.rows, dict[int, int]()
+        leaves, starts = np.unique(rows.leaves, return_index=True)
+        for leaf, start in zip(leaves.tolist(), starts.tolist(), strict=True):
+            end = int(np.searchsorted(rows.leaves, leaf + 1))
+            fed = rows.passes[start:end] > 0
+            count = int(fed.sum())
+            is_one = len(distinct(rows.optimizers[start:end])) == 1
+            is_late = min(count, len(fed) - count) >= _STRETCH and fed[:count].all()
+            if is_one and is_late and not rows.lost[start + count : end].any():
+                found[leaf] = int(rows.steps[start + count - 1])
+        return found
 
     @cached_property
     def homeless(self) -> list[int]:

@@ -97,6 +97,16 @@ class Lacks:
             self._known[key] = None if is_gone else self._why(*key)
         return self._known[key]
 
+    def cut_after(self, leaf: int, event: int) -> Lacking | None:
+        """The cut that keeps a leaf from the passes after an event, at lines whose passes gave it gradients before."""
+        came = self.trace.table(Kind.ACCUMULATED)
+        numbers = set(came["in_pass"][came["tensor"] == leaf].tolist())
+        by_number = self.query.passes.by_number
+        sites = {by_number[number].site for number in numbers}
+        later = self._begun(leaf, self.trace.count, event)
+        cut = self._cut(leaf, [one for one in later if by_number[one.pass_number].site in sites])
+        return cut if cut is not None and cut.lack is Lack.CUT else None
+
     def _why(self, leaf: int, until: int) -> Lacking | None:
         begun = self._begun(leaf, until)
         cut = self._cut(leaf, begun)
@@ -264,11 +274,12 @@ class Lacks:
     def _all_penalties(self) -> frozenset[int]:
         return frozenset().union(*self.penalties.values())
 
-    def _begun(self, leaf: int, until: int) -> list[Begun]:
-        """The first pass of a leaf from each line that begins passes."""
+    def _begun(self, leaf: int, until: int, since: int = -1) -> list[Begun]:
+        """The first pass of a leaf from each line that begins passes, of those between two events."""
         by_site: dict[int, Begun] = {}
         for backward_pass in self.query.of(PassOwners).passes_of(leaf):
-            if backward_pass.site not in by_site and backward_pass.first <= until and len(by_site) < _SITES:
+            is_new = backward_pass.site not in by_site and len(by_site) < _SITES
+            if is_new and since < backward_pass.first <= until:
                 roots = self.query.passes.began(backward_pass.number).roots
                 if roots and roots[0].tensor:
                     by_site[backward_pass.site] = Begun(

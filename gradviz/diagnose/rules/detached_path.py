@@ -1,8 +1,9 @@
-"""`detached-path`: a leaf that should learn never gets a gradient, because an event on every path from it to the root
-blocks gradients: detach(), .data, no_grad, an op that is not differentiable, or plain numbers in between; or the
-backward of a custom Function returns None on the way to it. Also reported: one path of several that is cut (a term of a
-loss, a use of a layer, a part of a result that is joined with the rest again, the only input of a part, as in
-`decoder(q.sample())`), a term that compares a tensor with its own numbers, and a root that was made from numbers.
+"""`detached-path`: a leaf that should learn never gets a gradient, or none from a later pass on, because an event on
+every path from it to the root blocks gradients: detach(), .data, no_grad, an op that is not differentiable, or plain
+numbers in between; or the backward of a custom Function returns None on the way to it. Also reported: one path of
+several that is cut (a term of a loss, a use of a layer, a part of a result that is joined with the rest again, the only
+input of a part, as in `decoder(q.sample())`, the state before each step of a recurrence), a term that compares a tensor
+with its own numbers, and a root that was made from numbers.
 
 Why it is bad: no gradient comes back through the cut. The leaf keeps its first value, while the loss may still fall
 because other leaves learn.
@@ -19,8 +20,9 @@ Cure: remove the call that blocks the gradient between the leaf and the loss: `.
 
 Not reported: a cut that keeps one network out of the pass of another (a generator in the pass of its
 discriminator), a target network, an evaluation, a frozen copy, a number that is only logged, a probe on
-detached features, a sampled action beside its log-probability, a part that a library's own code cuts off. A note
-only: a layer that reads what is cut off, whose result a later op combines with it, as a gate does: that may be meant.
+detached features, a recurrence that is cut every few steps, a sampled action beside its log-probability, a part that a
+library's own code cuts off. A note only: a layer that reads what is cut off, whose result a later op combines with it,
+as a gate does: that may be meant.
 """
 
 from collections.abc import Iterator

@@ -237,8 +237,7 @@ _SEVERAL = 2  # the fewest results that are cut together
 def _is_whole_input(case: Case, scan: _Scan, meeting: Meeting) -> bool:
     """Whether an input is cut off from several results at once that the root uses with their graph, none of them a
     leaf; or drawn from them, as `q.sample()` is."""
-    made = case.trace.event(meeting.cut)
-    if isinstance(made, TensorMade) and made.how in op_sets.DRAWN:
+    if _is_drawn(case, meeting.cut):
         return True
     openly, joined = set(scan.ways.reached_openly), set[int]()
 
@@ -252,6 +251,11 @@ def _is_whole_input(case: Case, scan: _Scan, meeting: Meeting) -> bool:
     behind = {*reach([meeting.tensor], onward, NEAR), *joined} - {meeting.tensor}
     is_leaf = case.query.tensors.is_leaf_that_requires_grad
     return len(joined) >= _SEVERAL and not any(is_leaf(one, scan.at) for one in behind)
+
+
+def _is_drawn(case: Case, event: int) -> bool:
+    made = case.trace.event(event)
+    return isinstance(made, TensorMade) and made.how in op_sets.DRAWN
 
 
 def _learns_elsewhere(case: Case, scan: _Scan, own_uses: list[Use], meeting: Meeting) -> bool:
@@ -277,7 +281,8 @@ def _is_scored(case: Case, scan: _Scan, meeting: Meeting) -> bool:
 def _branches_of(case: Case, scan: _Scan) -> Iterator[Cut]:
     """The branches that are cut off from a result and joined with it, or with what is computed from it: a part of a
     tensor beside its other part, a skip connection, a residual, the keys of a fused projection. Or cut off as the input
-    of a layer, as of a gate, whose result a later op combines with it: that may be meant."""
+    of a layer, as of a gate, whose result a later op combines with it; as a factor on the way to a layer; or as what
+    is drawn for a layer that has another input: these may be meant."""
     for meeting in scan.meetings:
         op = case.query.tensors.op(meeting.op)
         wholes = {_whole(case, source) for source in meeting.sources}
@@ -293,6 +298,11 @@ def _branches_of(case: Case, scan: _Scan) -> Iterator[Cut]:
         elif op.op in op_sets.JOINING:
             pairs = ((_whole(case, one), whole) for one in behind for whole in wholes)
             is_branch = any(computed_alike(case.query, *pair) for pair in pairs)
+            if not is_branch and _is_drawn(case, meeting.cut):
+                is_branch = may_be_meant = not _is_scored(case, scan, meeting)
+        elif op.op in op_sets.MULTIPLYING:
+            is_term = bool(meeting.weights) or _is_linear_to_root(case, op.outputs[0])
+            is_branch = may_be_meant = not is_term
         else:
             is_branch = (
                 op.op in op_sets.MATRIX_PRODUCTS and wholes.issubset(beside) and not meeting.sources & wholes

@@ -103,10 +103,16 @@ def transposed_of(query: Query, tensor: int) -> int:
 
 
 def root_is_mean(query: Query, pass_number: int) -> bool:
-    """Whether the only root of a pass is a mean: made by a mean, or by a loss that is no sum."""
+    """Whether the only root of a pass is a mean: made by a mean, or by a loss that is no sum, perhaps with other terms
+    added, one of which alone is a mean without a factor."""
     roots = query.passes.began(pass_number).roots
-    op = op_of(query, roots[0].tensor) if len(roots) == 1 else None
-    return op is not None and is_mean(op)
+
+    def onward(tensor: int) -> tuple[int, ...]:
+        op = op_of(query, tensor)
+        return op.inputs if op is not None and op.op in op_sets.ADDING else ()
+
+    terms = [op_of(query, term) for term in reach([roots[0].tensor], onward, NEAR)] if len(roots) == 1 else []
+    return sum(op is not None and is_mean(op) for op in terms) == 1
 
 
 def is_mean(op: OpRan) -> bool:

@@ -36,7 +36,11 @@ def recreated_parameter(case: Case) -> Iterator[Found]:
     made, came = case.trace.table(Kind.TENSOR), case.trace.table(Kind.ACCUMULATED)
     fresh = case.trace.named(made["how"], (PARAMETER,)) & contained(made["tensor"], came["tensor"])
     begins = np.array([backward_pass.first for backward_pass in case.trace.passes])
-    for events in case.by_site(made.events[fresh]).values():
+    by_place: dict[tuple[str, int], list[int]] = {}
+    for event in made.events[fresh].tolist():
+        place = case.query.places.line(_constructing(case, event))
+        by_place.setdefault(place, []).append(event)
+    for events in map(np.array, by_place.values()):
         leaves = made["tensor"][contained(made.events, events)]
         passes = [distinct(came["in_pass"][came["tensor"] == leaf]) for leaf in leaves.tolist()]
         later = events[events > begins[0]]
@@ -55,5 +59,13 @@ def recreated_parameter(case: Case) -> Iterator[Found]:
             f"what it learns is lost{beside}",
             "make it once in __init__(), and use it in forward()",
             (int(later[0]), int(events[0])),
+            site=_constructing(case, int(later[0])),
             tensors=(*distinct(leaves).tolist(), *instead),
         )
+
+
+def _constructing(case: Case, event: int) -> int:
+    """The site of the call behind which only constructors made a parameter: that of a whole model or block."""
+    callers = case.query.places.callers(case.site(event))
+    outside = (one for one in callers if one.place.function.rpartition(".")[2] != "__init__")
+    return next((one.number for one in outside), case.site(event))

@@ -113,13 +113,14 @@ def _candidates(case: Case) -> dict[int, str]:
 
 def _still_waiting(case: Case, got: set[int]) -> set[int]:
     """The parameters of optimizers whose turn has not come, in a program that ended with an exception or still runs:
-    none of their parameters got a gradient, while parameters of other optimizers did."""
+    none of their parameters got a gradient, while parameters of other optimizers did, or no pass was for leaves."""
     if case.trace.meta.get("ended") not in ("error", ""):
         return set()
     holders = case.training.holders
     had_turns = {optimizer for leaf in got for optimizer in holders.get(leaf, set())}
     had_turns.update(case.training.stepped["optimizer"].tolist())
-    return {leaf for leaf, own in holders.items() if had_turns and not own & had_turns}
+    are_asked = case.trace.named(case.trace.table(Kind.PASS_BEGAN)["how"], ("grad",)).all()
+    return {leaf for leaf, own in holders.items() if (had_turns or are_asked) and not own & had_turns}
 
 
 def _severity(case: Case, tensor: int, made: TensorMade, families: set[str]) -> str:

@@ -103,7 +103,7 @@ def _share_kept(case: Case, leaf: int, loads: np.ndarray) -> float | None:
         _share(*(memory.value(leaf, event) for event in (start, load - 1, end)))
         for (start, load), end in zip(pairwise(bounds), ends, strict=True)
     ]
-    most = max(shares)
+    most = max(shares[len(shares) > _ROUNDS :])  # the first load may be of what has just been kept
     return most if max(counts) == 1 or most < _EXACT else None
 
 

@@ -184,10 +184,7 @@ class Timeline:
     @cached_property
     def stretches(self) -> list[Stretch]:
         """All items pass by pass: the items of its forward and of the pass itself."""
-        ends = sorted(
-            (self.query.passes.last(backward_pass), backward_pass.number)
-            for backward_pass in self.trace.passes
-        )
+        ends = sorted((self.query.passes.last(one), one.number) for one in self.trace.passes)
         bounds = [0, *np.searchsorted(self.events, [last for last, _ in ends], side="right").tolist()]
         numbers = [*(number for _, number in ends), 0]
         return [

@@ -130,13 +130,6 @@ class Case:
         site = self.place(event)
         return "" if site is None else f"line {site.place.line}"
 
-    def line_of(self, site: Site | None) -> str:
-        """The source line of a site; empty if it was not kept."""
-        if site is None:
-            return ""
-        lines = self.trace.source(site.place.file)
-        return lines[site.place.line - 1] if 0 < site.place.line <= len(lines) else ""
-
     def first_of_sites(self, events: np.ndarray) -> list[int]:
         """The first of these events at each site, in order."""
         _, first = np.unique(self.trace.events["site"][events], return_index=True)

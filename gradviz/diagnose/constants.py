@@ -1,8 +1,9 @@
 """Edges of a graph where a constant is meant: a tensor is carried from pass to pass, leads from one network into the
 loss of another network, or is the target of a loss."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -182,40 +183,28 @@ def _into(case: Case, lost: set[int], used: set[int], number: int) -> Link | Non
     nodes = case.query.nodes
     received = case.trace.table(Kind.RECEIVED)
     inside = set(received["node"][received["in_pass"] == number].tolist())
-    behind = Behind(case)
+    behind = case.of(leaves_reached)
     direct = [
         node
         for node in inside
         if any(edge.tensor in lost and edge.node in nodes.leaves for edge in nodes.edges(node))
     ]
-    if not direct or any(behind.leaves(node) & used for node in direct[:_DIRECT]):
+    if not direct or any(behind(node) & used for node in direct[:_DIRECT]):
         return None
     for node in sorted(inside):
         made = nodes.event(node)
-        if made is None or not behind.leaves(node) & used:
+        if made is None or not behind(node) & used:
             continue
         for edge in made.edges:
-            below = behind.leaves(edge.node)
+            below = behind(edge.node)
             if edge.node not in nodes.leaves and below and below <= lost:
                 return Link(node, made.op, edge.tensor, tuple(sorted(below)), number)
     return None
 
 
-class Behind:
-    """The leaves behind nodes, each computed once."""
-
-    def __init__(self, case: Case) -> None:
-        self.nodes = case.query.nodes
-        self._known: dict[int, frozenset[int]] = {}
-
-    def leaves(self, node: int) -> frozenset[int]:
-        """The leaves that the gradient of a node reaches."""
-        behind = self._known.get(node)
-        if behind is None:
-            leaves = self.nodes.leaves
-            behind = frozenset(leaves[other] for other in self.nodes.walk([node]) if other in leaves)
-            self._known[node] = behind
-        return behind
+def leaves_reached(case: Case) -> Callable[[int], frozenset[int]]:
+    """The leaves that the gradient of a node reaches, each computed once. Use `case.of(leaves_reached)`."""
+    return cache(lambda node: frozenset(case.query.nodes.leaves_behind([node])))
 
 
 def in_targets(case: Case) -> Iterator[Link]:
@@ -224,13 +213,13 @@ def in_targets(case: Case) -> Iterator[Link]:
     the trained model with values of its own is no such network: the optimizer lacks it."""
     ran = case.query.nodes.ran
     got = set(case.trace.table(Kind.ACCUMULATED)["tensor"].tolist())
-    behind, loaded = Behind(case), case.query.of(Writes).has_loaded_values
+    behind, loaded = case.of(leaves_reached), case.query.of(Writes).has_loaded_values
     for op in _candidates(case):
         for prediction, target in _sides(case, op):
             node, other = _node(case, target), _node(case, prediction)
             if not node or not other or node not in ran:
                 continue
-            there, here = behind.leaves(node), behind.leaves(other)
+            there, here = behind(node), behind(other)
             untrained = there & got - case.training.trained - set(case.training.holders)
             lonely = (
                 bool(there) and untrained == there and bool(here & case.training.trained) and not here & there
@@ -263,8 +252,8 @@ def in_weights(case: Case) -> Iterator[Link]:
             if difference is None or difference.op not in op_sets.SUMS or not _node(case, weight):
                 continue
             if _is_half_data(case, difference) and _node(case, factor) and _is_logarithm(case, factor):
-                behind = Behind(case)
-                there, here = behind.leaves(_node(case, weight)), behind.leaves(_node(case, factor))
+                behind = case.of(leaves_reached)
+                there, here = behind(_node(case, weight)), behind(_node(case, factor))
                 if there - here and here - there:
                     yield Link(_node(case, weight), op.index, weight, tuple(sorted(there)), 0)
                     return

@@ -23,7 +23,6 @@ from gradviz.query.flow import (
     op_of,
     reach,
     taken_by,
-    uses,
 )
 from gradviz.query.ledger import LINKS, Ledger, Link
 from gradviz.query.missing_gradients import FROM_OUTSIDE, Lacks
@@ -104,7 +103,9 @@ class _Scan:
         self.case, self.query = case, case.query
         self.number, self.at = backward_pass.number, backward_pass.first
         self.root = case.query.passes.began(self.number).roots[0].tensor
-        self.own, self.since = _trained_by(case, self.number), _end_of_last_pass(case, self.at)
+        before = (one for one in case.trace.passes if one.first < self.at)
+        self.since = max(map(case.query.passes.last, before), default=-1)
+        self.own = _trained_by(case, self.number)
         self.ways = case.query.of(Lacks).ways(self.root, self.at)
         self.meetings: list[Meeting] = []
         self._live = set(self.own)
@@ -140,7 +141,8 @@ class _Scan:
     def _met(self, op: OpRan, live: tuple[int, ...]) -> _Cuts:
         """Notes the meetings at an op with a live input. Gives what its result is cut off from behind a layer."""
         weights = frozenset(map(self.ways.viewed_leaf, live)) & self.own
-        data = [*filter(self._is_float, op.inputs)]  # an index or a mask is no data
+        dtypes = ((one, self.case.trace.states.dtype_of(one)) for one in op.inputs)
+        data = [one for one, dtype in dtypes if "float" in dtype or "complex" in dtype]  # no index, no mask
         for tensor in data:
             others = tuple(one for one in live if one != tensor)
             shade = self._shade.get(tensor, _Cuts()) if others and not weights else _Cuts()
@@ -154,13 +156,8 @@ class _Scan:
                             op.index, tensor, first, sources, frozenset(behind), others, weights, is_layered
                         )
                     )
-        shades, cuts = ([known.get(one, _Cuts()) for one in data] for known in (self._shade, self.dead))
-        return _Cuts().union(*shades, *(cuts if weights else ()))
-
-    def _is_float(self, tensor: int) -> bool:
-        states = self.case.trace.states
-        form = states.form(states.first(tensor)) if tensor else None
-        return form is not None and ("float" in form.dtype or "complex" in form.dtype)
+        known = (self._shade, self.dead) if weights else (self._shade,)
+        return _Cuts().union(*(shade.get(one, _Cuts()) for shade in known for one in data))
 
 
 def _scanned(case: Case, passes: list[PassInfo]) -> list[_Scan]:
@@ -178,7 +175,7 @@ def _scanned(case: Case, passes: list[PassInfo]) -> list[_Scan]:
 def _uses_of(case: Case, scan: _Scan) -> Iterator[Cut]:
     """The layers that are given what is cut off: a layer that has an input with a graph, too; or one whose only input
     is cut off from several results, or is drawn from them."""
-    own_uses = uses(case.query, scan.ways)
+    own_uses = scan.ways.uses
     for meeting in scan.meetings:
         weights = frozenset(map(scan.ways.viewed_leaf, meeting.live)) - {0}
         is_layer = meeting.weights and len(weights) == len(set(meeting.live)) and not meeting.layered
@@ -213,7 +210,7 @@ def _recurrences_of(case: Case, scan: _Scan) -> Iterator[Cut]:
         ):
             by_weights.setdefault(meeting.weights, {})[meeting.op] = meeting
     for weights, steps in by_weights.items():
-        ops = [use.event for use in uses(case.query, scan.ways) if use.leaves == weights]
+        ops = [use.event for use in scan.ways.uses if use.leaves == weights]
         later = [steps[op] for op in ops[1:] if op in steps]
         if len(ops) < _STEPS or len(later) < len(ops) - 1:
             continue
@@ -481,12 +478,6 @@ def _is_linear_in(case: Case, op: OpRan, tensor: int) -> bool:
     others = [other for other in op.inputs if other and other != tensor]
     is_scaling = op.op in op_sets.MULTIPLYING | op_sets.DIVIDING and op.inputs[0] == tensor
     return is_scaling and not any(case.query.tensors.requires_grad(other, op.index) for other in others)
-
-
-def _end_of_last_pass(case: Case, event: int) -> int:
-    """The last event of the passes that began before an event; −1 if there is none."""
-    ends = (case.query.passes.last(one) for one in case.trace.passes if one.first < event)
-    return max(ends, default=-1)
 
 
 def _learning_behind(case: Case, tensor: int, event: int) -> tuple[int, ...]:

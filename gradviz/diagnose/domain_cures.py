@@ -170,10 +170,7 @@ def _small(case: Case, op: OpRan) -> str:
 
 
 def _dtype(case: Case, op: OpRan) -> str:
-    form = (
-        case.trace.states.form(case.trace.states.first(op.inputs[0])) if op.inputs and op.inputs[0] else None
-    )
-    return form.dtype if form is not None else ""
+    return case.trace.states.dtype_of(op.inputs[0] if op.inputs else 0)
 
 
 def _with_argument(call: ast.Call, changed: Callable[[ast.expr], str]) -> Fix | None:

@@ -25,11 +25,7 @@ def pass_of(finding: Finding, trace: Trace) -> int:
     """The number of the pass of a finding; 0 if there is none."""
     if finding.number or not finding.events:
         return finding.number
-    later = (
-        backward_pass.number
-        for backward_pass in trace.passes
-        if backward_pass.last is None or backward_pass.last >= finding.events[0]
-    )
+    later = (one.number for one in trace.passes if one.last is None or one.last >= finding.events[0])
     return next(later, 0)
 
 

@@ -49,7 +49,6 @@ def visits(case: Case) -> list[Visit]:
         return []
     ops = case.trace.table(Kind.OP)
     inputs, outputs = ops.lists("inputs"), ops.lists("outputs")
-    used = _Used(case)
     steps = case.training.stepped.events
     found = []
     for first, last, thread in _outermost(case):
@@ -78,8 +77,8 @@ def visits(case: Case) -> list[Visit]:
                 _types(moody),
                 _types([layer for layer in moody if layer.training]),
                 bool(ops["grad_enabled"][rows].any()),
-                used.in_pass(int(result)),
-                _is_used(case, first) and not used.in_training(int(result)),
+                case.query.nodes.has_run(int(result)),
+                _is_used(case, first) and not _is_in_training(case, int(result)),
                 data,
                 int(result),
                 int(np.searchsorted(steps, first)),
@@ -129,20 +128,7 @@ def _all_outermost(case: Case) -> list[tuple[int, int, int]]:
     return found
 
 
-class _Used:
-    """Looks up what becomes of results."""
-
-    def __init__(self, case: Case) -> None:
-        self.case = case
-        self.below = case.downstream
-        self.roots = case.query.passes.roots
-        self.ran = case.query.nodes.ran
-
-    def in_pass(self, tensor: int) -> bool:
-        """Whether a pass went through the node of a tensor."""
-        return self.case.query.nodes.of_tensors.last(tensor, self.case.trace.count) in self.ran
-
-    def in_training(self, tensor: int) -> bool:
-        """Whether a result of a tensor is a root, or a pass goes through it."""
-        results = self.below.results(tensor, _RESULTS)
-        return any(result in self.roots or self.in_pass(result) for result in results)
+def _is_in_training(case: Case, tensor: int) -> bool:
+    """Whether a result of a tensor is a root, or a pass goes through it."""
+    results = case.downstream.results(tensor, _RESULTS)
+    return any(one in case.query.passes.roots or case.query.nodes.has_run(one) for one in results)

@@ -177,9 +177,7 @@ def _first(query: Query) -> PassInfo:
     """The first pass with nodes that sets `.grad`, else the first with nodes, else the first."""
     trace = query.trace
     with_nodes = trace.passes_by_shape(_MOST_SHAPES)
-    setting = (
-        backward_pass for backward_pass in with_nodes if not query.passes.began(backward_pass.number).inputs
-    )
+    setting = (one for one in with_nodes if not query.passes.began(one.number).inputs)
     first = next(setting, with_nodes[0] if with_nodes else trace.find_pass(trace.pass_numbers[0]))
     assert first is not None
     return first
@@ -196,9 +194,7 @@ def _with_cut(query: Query, build: Callable[[PassInfo], Graph]) -> PassInfo | No
     them. A penalty that `autograd.grad` differentiates is no training step. A cut by no_grad is mostly intended: a
     target network, a probe."""
     passes = query.trace.passes_by_shape(_MOST_SHAPES)
-    setting = [
-        backward_pass for backward_pass in passes if not query.passes.began(backward_pass.number).inputs
-    ]
+    setting = [one for one in passes if not query.passes.began(one.number).inputs]
     for backward_pass in setting or passes:
         if (backward_pass.nodes or 0) <= _MOST_NODES and any(
             edge.cut not in ("", "no_grad") for edge in build(backward_pass).edges
@@ -381,11 +377,7 @@ class _Builder:
             and self.trace.ops_told <= 10 * SMALL
         ):
             part = everything(self.query, self.at, inner=False, since=self.since)
-            until = [
-                backward_pass
-                for backward_pass in self.trace.passes
-                if backward_pass.number <= self.backward_pass.number
-            ]
+            until = [one for one in self.trace.passes if one.number <= self.backward_pass.number]
             if len(part) <= SMALL and not self.query.passes.are_a_loop(until):
                 return part
         return upstream(

@@ -216,10 +216,7 @@ def html(
         "findings": [_listed(finding, shared.sources) for finding in findings],
         "values": trace.meta.get("values") != "none",
         "norms": norms(trace, words.called),
-        "backward": [
-            [backward_pass.first, trace.count - 1 if backward_pass.last is None else backward_pass.last]
-            for backward_pass in trace.passes
-        ],
+        "backward": [[one.first, trace.count - 1 if one.last is None else one.last] for one in trace.passes],
         "sites": shared.sources.sites,
         "files": shared.sources.data(),
     }

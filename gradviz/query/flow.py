@@ -213,7 +213,8 @@ class Ways:
         # Cached: the searches need these once for each op that reads a tensor.
         self._graph = query.of(Downstream)
         self._has_parameters = cache(self._reads_parameters)
-        self._is_end = cache(self._is_leaf)
+        is_leaf = query.tensors.is_leaf_that_requires_grad
+        self._is_end = cache(lambda tensor: tensor != root and is_leaf(tensor, at))
         self.viewed_leaf = cache(self._viewed_leaf)
         self._blocked: dict[int, Sequence[Hop]] = {}  # by the tensors that the first search has visited
         self._learning = self._open_ways()
@@ -230,6 +231,17 @@ class Ways:
     def reached_openly(self) -> list[int]:
         """The tensors from which gradients can flow to the root."""
         return list(self._learning)
+
+    @cached_property
+    def uses(self) -> list["Use"]:
+        """The uses in forward on the ways by which gradients flow to the root, in order. A view of a leaf is no use."""
+        of_leaves: list[Use] = []
+        for event in _events(self.query, self):
+            parts = {t: self.viewed_leaf(t) for t in self._graph.inputs(event) if t}
+            leaves = frozenset(leaf for leaf in parts.values() if leaf)
+            if leaves and len(parts) > 1:
+                of_leaves.append(Use(event, leaves, tuple(t for t, leaf in parts.items() if not leaf)))
+        return of_leaves
 
     @cached_property
     def leaves(self) -> list[int]:
@@ -328,10 +340,6 @@ class Ways:
         tensors = self.query.tensors
         is_off = hop.blocks and tensors.is_op(hop.event) and not tensors.op(hop.event).grad_enabled
         return copies + hop.copies, aside, unwatched + is_off, length + 1
-
-    def _is_leaf(self, tensor: int) -> bool:
-        """Whether the ways end at a tensor: it is a leaf that requires grad."""
-        return tensor != self.root and self.query.tensors.is_leaf_that_requires_grad(tensor, self.at)
 
     def _blocked_steps_to(self, tensor: int) -> Sequence[Hop]:
         """The steps that led to a tensor of the graph and block gradients."""
@@ -486,37 +494,6 @@ class Use:
     event: int
     leaves: frozenset[int]
     data: tuple[int, ...]
-
-
-class _Uses:
-    """The uses on the ways of one trace, cached: several rules need the same uses."""
-
-    def __init__(self, query: Query) -> None:
-        self.query = query
-        self.known: dict[Ways, list[Use]] = {}
-
-    def of(self, ways: Ways) -> list[Use]:
-        """The uses on the ways to a root."""
-        known_uses = self.known.get(ways)
-        if known_uses is None:
-            known_uses = self.known[ways] = _uses(self.query, ways)
-        return known_uses
-
-
-def uses(query: Query, ways: Ways) -> list[Use]:
-    """The uses in forward on the ways by which gradients flow to a root, in order. A view of a leaf is not a use."""
-    return query.of(_Uses).of(ways)
-
-
-def _uses(query: Query, ways: Ways) -> list[Use]:
-    of_leaves: list[Use] = []
-    inputs = query.of(Downstream).inputs
-    for event in _events(query, ways):
-        parts = {t: ways.viewed_leaf(t) for t in inputs(event) if t}
-        leaves = frozenset(leaf for leaf in parts.values() if leaf)
-        if leaves and len(parts) > 1:
-            of_leaves.append(Use(event, leaves, tuple(t for t, leaf in parts.items() if not leaf)))
-    return of_leaves
 
 
 def _events(query: Query, ways: Ways) -> list[int]:

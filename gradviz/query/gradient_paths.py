@@ -178,7 +178,8 @@ class Paths:
         came = sum(parts, np.zeros_like(gradient))
         paths, weights = self._search(parts, most)
         rest = sum((weight * part for weight, part in zip(weights, parts, strict=True)), np.zeros_like(came))
-        bounds = [self._bound(above) * np.abs(part) for above, part in zip(target.above, parts, strict=True)]
+        highest = [1.0 if above is None else self.meetings[above].bound for above in target.above]
+        bounds = [bound * np.abs(part) for bound, part in zip(highest, parts, strict=True)]
         size = float(np.max(sum(bounds, np.zeros(came.shape)), initial=0.0))
         hooks = gradient - came if target.hooked else np.zeros_like(came)
         return Decomposition(
@@ -369,9 +370,6 @@ class Paths:
             weights[i] += weight * (self.meetings[place].mass if place is not None else 1.0)
         return paths, weights
 
-    def _bound(self, above: _Place | None) -> float:
-        return self.meetings[above].bound if above is not None else 1.0
-
     def _elements(self, arrival: Arrival, region: Region) -> np.ndarray | None:
         """The elements of an arrived gradient; None if they were not recorded."""
         return elements(self.query, arrival.gradient, arrival.event, region)
@@ -483,7 +481,7 @@ def strongest_way(query: Query, number: int, node: int, nr: int) -> list[WayStep
         known = [step for one in arrivals if (step := _step(query, one)) is not None]
         if not known or len(known) < len(arrivals):
             return []
-        largest = max(known, key=_size)
+        largest = max(known, key=lambda step: math.inf if step.odd or math.isnan(step.norm) else step.norm)
         others = tuple(one.norm for one in known if one is not largest)
         steps.append(
             WayStep(largest.source, largest.event, largest.gradient, largest.norm, largest.odd, others)
@@ -514,7 +512,3 @@ def odd_of(value: Snapshot) -> str:
     """`NaN` if a value has one, else `inf` if it has one, else nothing."""
     assert value.stats is not None
     return "NaN" if value.stats.nan else "inf" if value.stats.inf else ""
-
-
-def _size(step: WayStep) -> float:
-    return math.inf if step.odd or math.isnan(step.norm) else step.norm

@@ -110,7 +110,8 @@ class Lacks:
     def _why(self, leaf: int, until: int) -> Lacking | None:
         begun = self._begun(leaf, until)
         cut = self._cut(leaf, begun)
-        if cut is not None and not self._is_without_grad_mode(cut.event):
+        made = self.trace.event(cut.event) if cut is not None else None
+        if cut is not None and not (isinstance(made, OpRan) and not made.grad_enabled):
             return cut
         results = self._results(leaf)
         numbers = self._through_numbers(leaf, begun, results)
@@ -189,11 +190,6 @@ class Lacks:
         `functional_call` puts others' parameters."""
         value = self.trace.snapshot(leaf, self.trace.count - 1)
         return value is not None and value.device == "meta"
-
-    def _is_without_grad_mode(self, event: int) -> bool:
-        """Whether an event is an op that ran while grad mode was off."""
-        made = self.trace.event(event)
-        return isinstance(made, OpRan) and not made.grad_enabled
 
     def cut_from(self, leaf: int, root: int, at: int) -> OpRan | TensorMade | None:
         """The event that cuts a leaf off from a root whose pass begins (or is refused) at an event; None if no event
@@ -425,15 +421,10 @@ class Lacks:
             if self.query.tensors.is_leaf_that_requires_grad(other, one.at)
         )
 
-    def _is_stood_in_for(self, leaf: int) -> bool:
-        """Whether a module that no optimizer trains was called with results of ops, or with what stands for tensors
-        inside a transform, in the place of a leaf: by `functional_call`."""
-        name = self.trace.parameters.get(leaf)
-        return leaf not in self.query.of(Training).holders and name in self._stand_ins
-
     @cached_property
     def _stand_ins(self) -> set[str]:
-        """The names of parameters in whose places modules were called with tensors that are no leaves of a pass."""
+        """The names of parameters in whose places modules were called with tensors that are no leaves of a pass, by
+        `functional_call`: results of ops, or what stands for tensors inside a transform."""
         end, tensors = self.trace.count - 1, self.query.tensors
         named = self.trace.parameters.items()
         return {name for tensor, name in named if not tensors.is_leaf_that_requires_grad(tensor, end)}
@@ -484,7 +475,10 @@ class Lacks:
             if (
                 is_own
                 or self._is_template(leaf, begun)
-                or self._is_stood_in_for(leaf)
+                or (
+                    leaf not in self.query.of(Training).holders
+                    and self.trace.parameters.get(leaf) in self._stand_ins
+                )
                 or leaf in self._converted
             ):
                 return None
@@ -699,9 +693,7 @@ def _of_leaf(query: Query, tensor: int, moment: Moment) -> Absence:
     begun = [backward_pass for backward_pass in trace.passes if backward_pass.first <= k]
     if not begun:
         return _cut_off(query, tensor, k) or Absence(Why.NO_PASS_YET, to_come=to_come)
-    of_optimizer = [
-        backward_pass for backward_pass in query.of(PassOwners).passes_of(tensor) if backward_pass.first <= k
-    ]
+    of_optimizer = [one for one in query.of(PassOwners).passes_of(tensor) if one.first <= k]
     backward_pass = (of_optimizer or begun)[-1]
     if (backward_pass.last is None or backward_pass.last > k) and to_come >= 0:
         return Absence(Why.PASS_UNDER_WAY, number=backward_pass.number, to_come=to_come)

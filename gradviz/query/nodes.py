@@ -82,6 +82,10 @@ class Nodes(Lookup):
         """The nodes that received a gradient in some pass, with the AccumulateGrads among them."""
         return set(self.trace.table(Kind.RECEIVED)["node"].tolist())
 
+    def has_run(self, tensor: int) -> bool:
+        """Whether the last node of a tensor received a gradient in some pass."""
+        return self.of_tensors.last(tensor, self.trace.count) in self.ran
+
     @cached_property
     def have_run(self) -> np.ndarray:
         """For each NODE event, whether its node received a gradient in some pass."""
@@ -148,6 +152,10 @@ class Nodes(Lookup):
         """The leaf of each AccumulateGrad."""
         leaf_of = {node: self.leaf(node) for node in (*self._accumulated, *self._led_to) if node}
         return {node: leaf for node, leaf in leaf_of.items() if leaf}
+
+    def leaves_behind(self, nodes: list[int]) -> list[int]:
+        """The leaves that the gradients of nodes reach."""
+        return [self.leaves[node] for node in self.walk(nodes) if node in self.leaves]
 
     @cached_property
     def _accumulated(self) -> dict[int, int]:

@@ -60,9 +60,7 @@ class PassOwners:
         gradient, if any did. All passes, if the leaf is in no optimizer or no pass belongs to it."""
         training, passes = self.training, self.query.trace.passes
         optimizers = frozenset(training.holders.get(leaf, set()) | training.owners.get(leaf, set()))
-        belonging = [
-            backward_pass for backward_pass in passes if optimizers & self.optimizers(backward_pass.number)
-        ]
+        belonging = [one for one in passes if optimizers & self.optimizers(one.number)]
         giving = self._giving_to(optimizers) if belonging else set()
         return (
             [backward_pass for backward_pass in belonging if backward_pass.number in giving]

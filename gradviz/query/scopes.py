@@ -264,14 +264,11 @@ class Modules(Lookup):
         others = (chain for leaf, chain in self._making.items() if leaf not in leaves and site in chain)
         if any(_below(chain, site) not in below for chain in others):
             return True
-        makers = {self._class_of_init(inner[-1]) for inner in below if inner}
+        functions = (self.trace.sites[inner[-1]].place.function for inner in below if inner)
+        makers = {one.rpartition(".__init__")[0].rpartition(".")[2] for one in functions}  # classes
         around = {path for leaf in leaves for path in _modules_of(self.trace.parameters.get(leaf, ""))}
         whole = {path for path, _ in self.whole(leaves)}
         return any(type_ in makers for path in around - whole for type_ in self._types.get(path, ()))
-
-    def _class_of_init(self, site: int) -> str:
-        """The class whose `__init__` a site is in; empty for any other function."""
-        return self.trace.sites[site].place.function.rpartition(".__init__")[0].rpartition(".")[2]
 
     @cached_property
     def _types(self) -> dict[str, set[str]]:

@@ -90,7 +90,8 @@ class StatementsRun:
         if any(isinstance(node, _JUMPS) for own in block[:at] for node in ast.walk(own)):
             return False
         if isinstance(around, ast.With) or (
-            isinstance(around, ast.For) and self._is_over_parameters(file, around)
+            isinstance(around, ast.For)
+            and (self._modules_of_method(file, around, _PARAMETERS) or self._modules_of_loop(file, around))
         ):
             return statement in around.body and self.has_run(file, around, depth)
         return isinstance(around, Function) and depth > 0 and self._is_called(around, depth - 1)
@@ -104,11 +105,6 @@ class StatementsRun:
         return len(self._functions.get(function.name, [])) == 1 and any(
             self.has_run(file, statement, depth) for file, statement, _ in self._calls.get(function.name, [])
         )
-
-    def _is_over_parameters(self, file: str, loop: ast.For) -> bool:
-        """Whether a loop goes over the parameters of a module that has some, as `for p in net.head.parameters()`, or
-        over modules with parameters."""
-        return bool(self._modules_of_method(file, loop, _PARAMETERS) or self._modules_of_loop(file, loop))
 
     def _modules_of_method(self, file: str, loop: ast.For, methods: tuple[str, ...]) -> set[str]:
         """The modules with parameters whose method of PyTorch a loop goes over; none if the program defines it."""

@@ -15,6 +15,7 @@ from gradviz.query.query import Query
 from gradviz.query.writes import Writes
 from gradviz.sets import contained, distinct, distinct_pairs
 from gradviz.tracefile import Site
+from gradviz.tracefile.columns import Table
 
 ACCUMULATED, CLEARED, CHANGED, STEPPED, UNKNOWN = range(1, 6)
 BY_HAND = 0  # the optimizer of a step that the program computes itself: `w -= lr * w.grad`
@@ -86,6 +87,14 @@ def _without_repeats(
     return events[kept], leaves[kept]
 
 
+def _by_parameter(table: Table) -> dict[int, set[int]]:
+    by_parameter: dict[int, set[int]] = {}
+    held = table.lists("parameters")
+    for tensor, optimizer in distinct_pairs(held.values, table["optimizer"][held.owners]).tolist():
+        by_parameter.setdefault(tensor, set()).add(optimizer)
+    return by_parameter
+
+
 class Training:
     """The steps of one trace, and the lives of its gradients."""
 
@@ -98,30 +107,23 @@ class Training:
     @cached_property
     def owners(self) -> dict[int, set[int]]:
         """The optimizers that have stepped on each parameter."""
-        by_parameter: dict[int, set[int]] = {}
-        held = self.stepped.lists("parameters")
-        by = self.stepped["optimizer"][held.owners]
-        for tensor, optimizer in distinct_pairs(held.values, by).tolist():
-            by_parameter.setdefault(tensor, set()).add(optimizer)
-        return by_parameter
+        return _by_parameter(self.stepped)
 
     @cached_property
     def holders(self) -> dict[int, set[int]]:
         """The optimizers that hold each parameter, with or without a gradient."""
-        by_parameter: dict[int, set[int]] = {}
-        held = self.trace.table(Kind.HOLDS)
-        lists = held.lists("parameters")
-        for tensor, optimizer in zip(
-            lists.values.tolist(), held["optimizer"][lists.owners].tolist(), strict=True
-        ):
-            by_parameter.setdefault(tensor, set()).add(optimizer)
-        return by_parameter
+        return _by_parameter(self.trace.table(Kind.HOLDS))
 
     def optimizer_class(self, optimizer: int) -> str:
         """The class of an optimizer: `SGD` also for a step that the program computes itself."""
         held = self.trace.table(Kind.HOLDS)
         types = held["type"][held["optimizer"] == optimizer]
         return self.trace.text(int(types[0])) if len(types) else "SGD"
+
+    def made_at(self, optimizer: int) -> int:
+        """The event at which an optimizer was made; the end of the run if it is not in the trace."""
+        held = self.trace.table(Kind.HOLDS)
+        return int(held.events[held["optimizer"] == optimizer].min(initial=self.trace.count))
 
     def held_by(self, optimizer: int) -> tuple[int, ...]:
         """The parameters that an optimizer holds."""

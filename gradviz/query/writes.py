@@ -428,12 +428,16 @@ class _Search:
 
     def _run_after(self, node: int, event: int) -> int:
         """The event at which a node received its gradients after a write; 0 if it did not run after it."""
-        received = self._received.get(node, [])
-        return next((ran for ran in received if ran > event), 0)
+        return next((ran for ran in self._received.get(node, []) if ran > event), 0)
 
-    @property
+    @cached_property
     def _received(self) -> dict[int, list[int]]:
-        return self.query.of(_received)
+        """The events at which each node received gradients."""
+        table = self.trace.table(Kind.RECEIVED)
+        by_node: dict[int, list[int]] = {}
+        for node, event in zip(table["node"].tolist(), table.events.tolist(), strict=True):
+            by_node.setdefault(node, []).append(event)
+        return by_node
 
     def _compared(self, event: int, tensor: int, node: int, made: int, ran: int) -> SilentWrite | None:
         """The write, if the values of the tensor differ between forward and backward; else None."""
@@ -441,15 +445,6 @@ class _Search:
         if before is None or after is None or _are_equal(before, after):
             return None
         return SilentWrite(event, tensor, node, made, ran, before, after)
-
-
-def _received(query: Query) -> dict[int, list[int]]:
-    """The events at which each node received gradients."""
-    table = query.trace.table(Kind.RECEIVED)
-    by_node: dict[int, list[int]] = {}
-    for node, event in zip(table["node"].tolist(), table.events.tolist(), strict=True):
-        by_node.setdefault(node, []).append(event)
-    return by_node
 
 
 def _are_equal(before: Snapshot, after: Snapshot) -> bool:

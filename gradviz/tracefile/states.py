@@ -223,6 +223,11 @@ class States:
         form = self.form(self.first(tensor))
         return 0 if form is None else math.prod(form.shape)
 
+    def dtype_of(self, tensor: int) -> str:
+        """The dtype of a tensor in its first state; empty if it is not known."""
+        form = self.form(self.first(tensor)) if tensor else None
+        return "" if form is None else form.dtype
+
     def _snapshot(self, row: int, valued: int) -> Snapshot:
         """A tensor by its states: flags and version from one state, shape and value from another (mostly the same)."""
         form = self.form(valued)
@@ -313,12 +318,14 @@ class States:
 
     def sizes(self, rows: np.ndarray) -> np.ndarray:
         """The number of elements of each state; 0 where it is not known."""
-        size_of_form = np.zeros(max(self._known_forms, default=0) + 1, np.int64)
+        return self.of_forms(rows, lambda form: math.prod(form.shape))
+
+    def of_forms(self, rows: np.ndarray, measure: Callable[[Form], int]) -> np.ndarray:
+        """What `measure` gives for the form of each state; 0 where it is not known."""
+        by_form = np.zeros(max(self._known_forms, default=0) + 1, np.int64)
         for number, form in self._known_forms.items():
-            size_of_form[number] = math.prod(form.shape)
-        sizes = np.zeros(len(rows), np.int64)
-        sizes[rows >= 0] = size_of_form[self.forms[rows[rows >= 0]]]
-        return sizes
+            by_form[number] = measure(form)
+        return np.where(rows >= 0, by_form[self.forms[rows]], 0) if len(self.forms) else rows * 0
 
     def _stats_of(self, rows: np.ndarray) -> np.ndarray:
         stats = np.full((len(rows), STATISTICS), np.nan)

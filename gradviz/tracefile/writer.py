@@ -377,20 +377,14 @@ class Writer:
         so runs of them are written; a ring, which renumbers its events, has each of them by itself."""
         ended = {backward_pass.number: backward_pass for backward_pass in self.digests.take_finished()}
         passes = [_pass_of(index, row, ended.pop(row["number"], None)) for index, row in begun]
-        is_skipped = [
-            self.ring is None and not (backward_pass.recorded or backward_pass.is_in_detail)
-            for backward_pass in passes
-        ]
+        is_skipped = [self.ring is None and not (one.recorded or one.is_in_detail) for one in passes]
         skipped = runs_of(compress(passes, is_skipped))
         in_detail = [
             backward_pass for backward_pass, skip in zip(passes, is_skipped, strict=True) if not skip
         ]
         execute_each(cursor, "INSERT INTO skipped VALUES (?, ?, ?, ?, ?, ?, ?)", skipped)
         execute_each(cursor, "INSERT INTO passes VALUES (?, ?, ?, ?, ?, ?, ?, ?)", in_detail)
-        late = [
-            (backward_pass.last, backward_pass.nodes, backward_pass.digest, backward_pass.number)
-            for backward_pass in ended.values()
-        ]
+        late = [(one.last, one.nodes, one.digest, one.number) for one in ended.values()]
         execute_each(cursor, "UPDATE passes SET last = ?, nodes = ?, digest = ? WHERE number = ?", late)
 
 

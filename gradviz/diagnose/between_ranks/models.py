@@ -1,7 +1,7 @@
 """The rules about what each rank trains, and how often: models, settings, modes, data and steps that are not the same
 on all ranks, or should not be."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from gradviz.diagnose.finding import NOTE, WARNING
@@ -538,7 +538,8 @@ def arguments(ranks: Replicas) -> Iterator[RankFound]:
     if ranks.other_mode is not None:
         return  # ranks-mode reports another mode
     passes = list(ranks.together(called_before_passes))
-    if len(passes) < _LEAST or not all(map(_are_alike, passes)):
+    kinds = ({tuple((one.op, one.line, one.shape) for one in calls) for calls in each} for each in passes)
+    if len(passes) < _LEAST or any(len(kind) > 1 for kind in kinds):
         return
     for place in range(min(len(calls) for together in passes for calls in together)):
         by_pass = [[calls[place] for calls in together] for together in passes]
@@ -589,11 +590,6 @@ def _call(query: Query, event: int) -> Called:
     op = query.tensors.op(event)
     _, line = query.places.line(op.site)  # not the file: machines have it in different folders
     return Called(op.op, line, op.args, query.trace.shape(op.outputs[0]) if op.outputs else None, event)
-
-
-def _are_alike(together: Sequence[list[Called]]) -> bool:
-    """Whether ranks call the same ops at the same lines, with results of the same shapes."""
-    return len({tuple((call.op, call.line, call.shape) for call in calls) for calls in together}) == 1
 
 
 @RankRule(

@@ -27,6 +27,7 @@ import numpy as np
 
 from gradviz.diagnose.fix import Edit, Fix, Spot, bracketed
 from gradviz.diagnose.rule import WARNING, Case, Found, Need, Rule
+from gradviz.events.handles import Form
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.query.flow import op_behind, op_of
 from gradviz.query.ops import COPYING, MULTIPLYING, PRODUCTS, REDUCTIONS, REGRESSION_LOSSES, SELECTING, SUMS
@@ -105,11 +106,11 @@ def _unsqueezed(spot: Spot, place: int) -> list[Edit]:
 def _is_square(case: Case, events: np.ndarray, results: np.ndarray) -> np.ndarray:
     """For each op, whether its result is a matrix of N rows and N columns, N > 1, or a scalar (a loss)."""
     rows = case.trace.states.rows_of(results, events)
-    table = np.zeros(max(case.trace.forms, default=0) + 1, bool)
-    for number, form in case.trace.forms.items():
-        shape = form.shape
-        table[number] = shape == () or (len(shape) == 2 and shape[0] == shape[1] > 1)
-    return (rows >= 0) & table[case.trace.states.forms[rows]]
+
+    def is_square(form: Form) -> bool:
+        return form.shape == () or (len(form.shape) == 2 and form.shape[0] == form.shape[1] > 1)
+
+    return case.trace.states.of_forms(rows, is_square) > 0
 
 
 def _unexpanded(case: Case, tensor: int, site: int) -> int:
@@ -131,8 +132,8 @@ def _surprises(case: Case, op: OpRan, sides: list[int]) -> bool:
     rows = case.shape(flat)[0]
     if rows < 2 or case.shape(column) != (rows, 1):
         return False
-    if any(_is_index(case, tensor) for tensor in sides):
-        return False
+    if any("int" in case.trace.states.dtype_of(tensor) for tensor in sides):
+        return False  # integers number classes, and are no targets of a regression
     wanting = [case.query.tensors.requires_grad(tensor, op.index) for tensor in (flat, column)]
     if op.op in MULTIPLYING and any(wanting):
         return _is_summed(case, op.outputs[0])
@@ -178,10 +179,6 @@ def _grows(shapes: list[tuple[int, ...]]) -> bool:
     return all(np.prod(together) > np.prod(shape) for shape in shapes)
 
 
-def _is_index(case: Case, tensor: int) -> bool:
-    """Whether a tensor has integers: they number classes and are no targets of a regression."""
-    form = case.trace.states.form(case.trace.states.first(tensor))
-    return form is not None and "int" in form.dtype
 
 
 def _shown(case: Case, tensor: int) -> str:

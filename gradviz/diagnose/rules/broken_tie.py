@@ -49,7 +49,9 @@ from gradviz.sets import common
     needs=(Need.TRAINING, Need.DETAILS),
 )
 def broken_tie(case: Case) -> Iterator[Found]:
-    copies = [(leaf, source) for leaf in sorted(case.training.trained) if (source := _source(case, leaf))]
+    trained = case.training.trained
+    sources = ((leaf, original(case.query, leaf)) for leaf in sorted(trained))
+    copies = [(leaf, source) for leaf, source in sources if source in trained and source != leaf]
     below = case.downstream if copies else None
     for leaf, source in copies:
         assert below is not None
@@ -70,12 +72,6 @@ def broken_tie(case: Case) -> Iterator[Found]:
                 (made, *anew[-1:]),
                 tensors=(leaf, source),
             )
-
-
-def _source(case: Case, leaf: int) -> int:
-    """The other trained parameter that this parameter was copied from; 0 if there is none."""
-    source = original(case.query, leaf)
-    return source if source in case.training.trained and source != leaf else 0
 
 
 def _alone(case: Case, leaf: int) -> bool:

@@ -69,7 +69,9 @@ def dead_relu(case: Case) -> Iterator[Found]:
     outputs = ops.lists("outputs")
     events, results = ops.events[chosen], outputs.firsts[chosen]
     rows = case.trace.states.rows_of(results, events)
-    share, sizes = _zero_share(case, rows)
+    states = case.trace.states
+    sizes = states.sizes(rows)
+    share = states.stats[rows, Stat.ZEROS] / np.maximum(sizes, 1)
     dead = (rows >= 0) & (sizes >= _LEAST) & (share >= dead_relu.threshold_in(case))
     if not dead.any():
         return
@@ -84,7 +86,7 @@ def dead_relu(case: Case) -> Iterator[Found]:
             scope
             for scope, visits in of_scopes.items()
             if dead[last[scope]].all()
-            and _passed(case, int(results[visits[-1]]))
+            and case.query.nodes.has_run(int(results[visits[-1]]))
             and not _is_hinge(case, int(results[visits[-1]]), bool(dead[visits].all()))
         ]
         if dead_ones:
@@ -107,19 +109,6 @@ def _concerned(case: Case, results: list[int]) -> tuple[int, ...]:
     readers = (event for tensor in results for event in case.downstream.readers(tensor))
     nodes = [node for event in readers for node in case.query.nodes.of_op(event)]
     return *results, *leaves_behind(case.query, nodes)
-
-
-def _zero_share(case: Case, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The share of zeros, and the number of elements, of each state."""
-    states = case.trace.states
-    sizes = states.sizes(rows)
-    return states.stats[rows, Stat.ZEROS] / np.maximum(sizes, 1), sizes
-
-
-def _passed(case: Case, tensor: int) -> bool:
-    """Whether the node of a result ran in a pass."""
-    node = case.query.nodes.of_tensors.last(tensor, case.trace.count)
-    return node is not None and bool((case.trace.table(Kind.RECEIVED)["node"] == node).any())
 
 
 def _is_hinge(case: Case, tensor: int, was_always_dead: bool) -> bool:

@@ -26,7 +26,7 @@ trained layer before it or with an adapter beside it. A layer whose name or line
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -130,6 +130,8 @@ def _layers(case: Case) -> Iterator[Found]:
 def _groups(case: Case) -> Iterator[Found]:
     """Parameter groups in which no parameter requires grad at the last steps of the optimizer."""
     held, stepped = case.trace.table(Kind.HOLDS), case.training.stepped
+    assigned = case.trace.table(Kind.GRAD_ASSIGNED)
+    given = assigned["tensor"][assigned["grad"] > 0]
     for optimizer in distinct(held["optimizer"]).tolist():
         event = held.object(int(held.events[held["optimizer"] == optimizer][-1]))
         steps = stepped.events[(stepped["optimizer"] == optimizer) & (stepped.events > event.index)]
@@ -140,7 +142,7 @@ def _groups(case: Case) -> Iterator[Found]:
             if (
                 len(steps) < _LEAST
                 or not own
-                or _are_given_gradients(case, own)
+                or contained(given, own).any()  # gradients that the program computes itself
                 or any(
                     case.query.tensors.requires_grad(one, at)
                     for one in own
@@ -148,7 +150,8 @@ def _groups(case: Case) -> Iterator[Found]:
                 )
             ):
                 continue
-            by, is_one = _freezing(case, own), len(own) == 1
+            changed, is_one = case.trace.table(Kind.REQUIRES_GRAD_CHANGED), len(own) == 1
+            by = changed.events[contained(changed["tensor"], own)].tolist()[:1]
             ever = (
                 "no longer" if contained(own, case.trace.table(Kind.ACCUMULATED)["tensor"]).any() else "never"
             )
@@ -161,7 +164,7 @@ def _groups(case: Case) -> Iterator[Found]:
                     "requires_grad_(True)  # for what is to be trained; or leave them out of the optimizer",
                     _switched_on,
                 ),
-                (by if by is not None else event.index, event.index),
+                (*by, event.index),
                 tensors=tuple(own),
                 severity=WARNING,
             )
@@ -205,19 +208,6 @@ def _switched_off(case: Case) -> Iterator[tuple[int, int, int]]:
                 continue
             is_read = any(event < reader < following for reader in readers)
             yield leaf, event, -1 if is_read else following
-
-
-def _are_given_gradients(case: Case, leaves: Sequence[int]) -> bool:
-    """Whether the program computes the gradients itself and assigns them to `.grad`: an optimizer steps by them."""
-    assigned = case.trace.table(Kind.GRAD_ASSIGNED)
-    return bool(contained(assigned["tensor"][assigned["grad"] > 0], leaves).any())
-
-
-def _freezing(case: Case, leaves: Sequence[int]) -> int | None:
-    """The event that switched requires_grad off first; None if they never required grad."""
-    changed = case.trace.table(Kind.REQUIRES_GRAD_CHANGED)
-    events = changed.events[contained(changed["tensor"], leaves)]
-    return int(events[0]) if len(events) else None
 
 
 def _switched_on(spot: Spot) -> list[Edit]:

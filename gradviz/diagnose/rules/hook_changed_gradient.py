@@ -78,7 +78,7 @@ def hook_changed_gradient(case: Case) -> Iterator[Found]:
             (event,),
             site=site or _where_made(case, tensors),
             number=int(table["in_pass"][rows[0]]),
-            tensors=(*tensors, *_behind(case, table, rows[0])),
+            tensors=(*tensors, *case.query.nodes.leaves_behind([int(table["node"][rows[0]])])),
             severity=ERROR if is_spoilt else "",
         )
 
@@ -127,12 +127,6 @@ def _tensor(case: Case, table: Table, row: int) -> int:
     if tensor:
         return tensor
     return next(iter(case.query.nodes.tensors(int(table["node"][row]))), 0)
-
-
-def _behind(case: Case, table: Table, row: int) -> list[int]:
-    """The leaves behind the node that the hook is on."""
-    leaves = case.query.nodes.leaves
-    return [leaves[n] for n in case.query.nodes.walk([int(table["node"][row])]) if n in leaves]
 
 
 def _passed_on(spot: Spot) -> list[Edit]:

@@ -175,8 +175,7 @@ def _first_write(case: Case, error: Failure, made: NodeMade) -> tuple[int, int, 
                 return event, tensor, version
     size = _size_told(error.message)
     for leaf in leaves_behind(case.query, [error.node]) if size else ():
-        form = case.trace.states.form(case.trace.states.first(leaf))
-        for event in case.query.tensors.writes(leaf) if form is not None and prod(form.shape) == size else ():
+        for event in case.query.tensors.writes(leaf) if case.trace.states.size_of(leaf) == size else ():
             if made.index < event < error.event:
                 return event, leaf, -1
     return None

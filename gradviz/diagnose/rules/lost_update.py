@@ -43,6 +43,7 @@ from gradviz.tracefile import Snapshot
 _NOISE = 1e-5  # gradients below this share of the largest norm of a pass are no sign
 _SHARE, _LEAST = 0.5, 2  # of the steps of a parameter
 _ROUNDS, _KEPT, _EXACT = 3, 0.5, 1e-6  # loads after steps; the shares of a change that remain
+_NARROW = ("float16", "bfloat16")
 _CONVERGING = ("LBFGS",)  # optimizers that leave the parameters as they are once they have converged
 
 
@@ -135,7 +136,7 @@ def _rounded_away(case: Case) -> Iterator[Found]:
     of_it = rows.optimizers == rows.optimizers[row]
     lost = [leaf for leaf in lost if leaf in tensors[of_it]]
     # in a wide dtype a single large parameter may stand still for a good reason
-    is_narrow = _dtype(case, lost[0], first) in ("float16", "bfloat16")
+    is_narrow = _dtype(case, lost[0], first) in _NARROW
     if is_narrow or len(lost) >= _SHARE * len(distinct(tensors[known & of_it])):
         if own_step(case, int(rows.optimizers[row])) is not None and not is_narrow:
             return  # what such a step computes is not known

@@ -76,7 +76,9 @@ def lr_too_large(case: Case) -> Iterator[Found]:
         yield Found(
             f"the norm of the gradients grows from {number(rising[0], 3)} to {number(rising[-1], 3)} in {until}: the "
             "updates overshoot",
-            _smaller(*_part(rising)),
+            # If the root is a parabola of curvature c, a step at the rate r changes the gradient by the factor 1 − rc:
+            # a norm that grows less than ninefold in each step falls with a tenth of the rate.
+            _smaller(*(_TENTH if np.max(rising[1:] / rising[:-1]) < _NINEFOLD else _HUNDREDTH)),
             (first, passes[-1].first),
             severity=ERROR if overflow else WARNING,
         )
@@ -92,13 +94,6 @@ def _are_clipped(case: Case, passes: Sequence[PassInfo], growth: float) -> bool:
     own = contained(before, [one.first for one in passes]) & np.isfinite(rows.changes) & (rows.changes > 0)
     changes = rows.changes[own] if len(case.trace.table(Kind.CLIPPED)) else rows.changes[:0]
     return len(changes) > 0 and bool(changes.max() < growth * changes.min())
-
-
-def _part(norms: np.ndarray) -> tuple[str, str]:
-    """The part of the rate to keep, a tenth or a hundredth, in words and as a factor. If the root is a parabola of
-    curvature c, a step at the rate r changes the gradient by the factor 1 − rc: a norm that grows less than ninefold in
-    each step falls with a tenth of the rate."""
-    return _TENTH if np.max(norms[1:] / norms[:-1]) < _NINEFOLD else _HUNDREDTH
 
 
 def _smaller(part: str, factor: str) -> Fix:

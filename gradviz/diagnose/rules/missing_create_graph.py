@@ -176,7 +176,8 @@ def _residual(case: Case, below: Downstream, backward_pass: PassInfo, gradient: 
             others = [t for t in op.inputs if t and t != tensor]
             if op.op not in SUMS or not others or asked & set(others) or not _makes_graph(case, op):
                 continue
-            trained = _trained_behind(case, [r.node for r in began.roots]) if trained is None else trained
+            if trained is None:
+                trained = case.training.trained & {*leaves_behind(case.query, [r.node for r in began.roots])}
             beside = case.training.trained.intersection(leaves_of(case.query, *others))
             if trained & beside and _reaches_a_root(case, below, op.outputs):
                 return event
@@ -191,11 +192,6 @@ def _without_graph(case: Case, below: Downstream, gradient: int) -> dict[int, li
 
     behind = reach([gradient], lambda tensor: filter(is_without, below.onward(tensor)), _MOST)
     return {tensor: below.readers(tensor) for tensor in behind if is_without(tensor)}
-
-
-def _trained_behind(case: Case, nodes: list[int]) -> set[int]:
-    """The trained leaves that lie behind these nodes in the graph."""
-    return case.training.trained.intersection(leaves_behind(case.query, nodes))
 
 
 def _reaches_a_root(case: Case, below: Downstream, results: tuple[int, ...]) -> bool:

@@ -74,8 +74,7 @@ def _is_lesson(case: Case) -> bool:
 def _is_update(case: Case, name: str, made: int | None) -> bool:
     """Whether the line that made a tensor reads the `.grad` of the same name: `w = w - lr * w.grad` is meant as an
     update."""
-    site = None if made is None else case.query.places.at(made)
-    return f"{name}.grad" in case.line_of(site)
+    return made is not None and f"{name}.grad" in case.query.places.line_text(case.site(made))
 
 
 def _cure(case: Case, name: str, made: int | None) -> Fix:

@@ -37,7 +37,7 @@ from gradviz.diagnose.lost_change import begins_with, lost_changes, own_step, st
 from gradviz.diagnose.own_words import with_indices
 from gradviz.diagnose.rule import ERROR, NOTE, WARNING, Case, Found, Need, Rule
 from gradviz.events.kinds import Kind, TensorMade
-from gradviz.query.flow import Use, groups_behind, op_of, uses
+from gradviz.query.flow import Use, groups_behind, op_of
 from gradviz.query.ledger import Ledger
 from gradviz.query.missing_gradients import PARAMETER, Lacks
 from gradviz.query.ops import JOINING, PRODUCTS
@@ -562,7 +562,7 @@ def _place(case: Case, number: int, leaves: set[int], others: set[int]) -> _Plac
     behind = groups_behind(case.query, ways, bits)
     after: list[bool] = []
     before = is_layer = takes_data = False
-    for use in uses(case.query, ways):
+    for use in ways.uses:
         above = 0
         for tensor in use.data:
             above |= behind.get(tensor, 0)
@@ -587,7 +587,6 @@ def _is_joined_with_data(case: Case, use: Use) -> bool:
 
 
 def _made(case: Case, optimizer: int) -> int:
-    """The event at which an optimizer was made."""
-    held = case.trace.table(Kind.HOLDS)
-    events = held.events[held["optimizer"] == optimizer]
-    return int(events[0]) if len(events) else int(case.training.stepped.events[0])
+    """The event at which an optimizer was made; its first step if it is not in the trace."""
+    made, steps = case.training.made_at(optimizer), case.training.stepped.events
+    return made if made < case.trace.count else int(steps[0])

@@ -29,6 +29,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gradviz.diagnose.rule import NOTE, WARNING, Case, Found, Kind, Need, Rule
+from gradviz.events.kinds import OpRan
 from gradviz.events.values import Stat
 from gradviz.query.flow import reach
 from gradviz.query.ops import CELLS, CLAMPING, CONVERTING, LOGARITHMS, RESHAPING, SATURATING, SUMS
@@ -97,6 +98,11 @@ def _found(
     ops = [case.query.tensors.op(int(events[each[0]])) for each in saturated.values()]
     names = [case.trace.text(scope) for scope in saturated if scope]
     often = f" in {int(flat[calls].sum())} of {case.calls_called(len(calls))}" if len(calls) > 1 else ""
+    nodes = case.query.nodes
+
+    def behind(op: OpRan) -> list[int]:
+        return nodes.leaves_behind(nodes.of_op(op.index))
+
     return Found(
         f"{ops[0].op.rstrip('_')}{f' in or after {few_of(names)}' if names else ''} is at its ends for (almost) "
         f"all elements{often}: almost no gradient passes it",
@@ -104,14 +110,12 @@ def _found(
         (ops[0].index,),
         site=site,
         severity=NOTE if case.is_lesson else "",
-        tensors=tuple(dict.fromkeys(t for op in ops for t in (op.outputs[0], *_behind(case, op.index)))),
+        tensors=tuple(
+            dict.fromkeys(
+                t for op in ops for t in (op.outputs[0], *nodes.leaves_behind(nodes.of_op(op.index)))
+            )
+        ),
     )
-
-
-def _behind(case: Case, op: int) -> list[int]:
-    """The leaves behind an op."""
-    leaves = case.query.nodes.leaves
-    return [leaves[n] for n in case.query.nodes.walk(case.query.nodes.of_op(op)) if n in leaves]
 
 
 def _feeds_a_loss(case: Case, result: int) -> bool:
@@ -155,7 +159,9 @@ def _cells(case: Case) -> Iterator[Found]:
                 _CURE,
                 (op.index,),
                 severity=NOTE if case.is_lesson else "",
-                tensors=tuple(dict.fromkeys(_behind(case, op.index))),
+                tensors=tuple(
+                    dict.fromkeys(case.query.nodes.leaves_behind(case.query.nodes.of_op(op.index)))
+                ),
             )
 
 
@@ -171,16 +177,9 @@ def _flat_gates(case: Case, event: int) -> list[bool | None]:
         made = case.query.nodes.event(node)
         highest = _HIGHEST.get(made.grad_fn, 0.0) if made is not None else 0.0
         if highest:
-            passed = _passed(case, node)
-            flat.append(None if passed is None else passed < _FLAT_CELL * highest)
+            came, gave = case.of(_received).get(node, 0.0), case.of(_produced).get(node, 0.0)
+            flat.append(gave < _FLAT_CELL * highest * came if came > 0 else None)
     return flat
-
-
-def _passed(case: Case, node: int) -> float | None:
-    """The size of the gradient that a node gave over that of the gradient that it received (None if it received
-    nothing)."""
-    came, gave = case.of(_received).get(node, 0.0), case.of(_produced).get(node, 0.0)
-    return gave / came if came > 0 else None
 
 
 def _received(case: Case) -> dict[int, float]:

@@ -83,6 +83,8 @@ def _untouched(case: Case) -> Iterator[Found]:
         if trained == first.name:  # the name of an argument: it does not tell the two models apart
             trained = ""
         name, site = _where_it_is_named(case, first, parameters)
+        compared = (one for one in case.of(visits) if one.is_evaluation)
+        is_baseline = any(twins & case.training.trained & {*one.parameters} for one in compared)
         yield Found(
             f"{name or first.type} is evaluated {len(own)} times, but no step ever changes it: "
             f"{trained or 'a copy of it'} is the model that is trained",
@@ -94,7 +96,7 @@ def _untouched(case: Case) -> Iterator[Found]:
             (first.event,),
             site=site,
             tensors=parameters,
-            severity=NOTE if _are_compared(case, twins & case.training.trained) else "",
+            severity=NOTE if is_baseline else "",
         )
 
 
@@ -112,11 +114,6 @@ def _evaluated(name: str, trained: str) -> Edits:
         return [spot.source.replaced(node, f"{'self.' * is_of_self}{trained}") for node in held[:1]]
 
     return edits
-
-
-def _are_compared(case: Case, trained: set[int]) -> bool:
-    """Whether the trained model is evaluated as well: the copy may be its baseline."""
-    return any(visit.is_evaluation and not trained.isdisjoint(visit.parameters) for visit in case.of(visits))
 
 
 def _where_it_is_named(case: Case, visit: Visit, parameters: tuple[int, ...]) -> tuple[str, int]:

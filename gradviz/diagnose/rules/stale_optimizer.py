@@ -70,8 +70,7 @@ def stale_optimizer(case: Case) -> Iterator[Found]:
         lacks = f"holds no tensor that gets a gradient{from_passes}"
         leaves = _of_passes(case, optimizer, leaves) or leaves
     made = case.query.tensors.maker(leaves[0])
-    held = case.trace.table(Kind.HOLDS)
-    holding = int(held.events[held["optimizer"] == optimizer].min(initial=case.trace.count))
+    holding = case.training.made_at(optimizer)
     name = case.training.optimizer_class(optimizer)
     # than the optimizer: nothing was replaced
     is_older = made is not None and made < holding < case.trace.count
@@ -100,10 +99,9 @@ def _stepped_twice(case: Case) -> Iterator[Found]:
         if first != second and not is_inside(first) and not is_inside(second):
             pair = tuple(sorted(lives.numbers[row : row + 2].tolist()))
             pairs.setdefault(pair, {}).setdefault(int(lives.leaves[row]), set()).add(int(lives.events[row]))
-    held = case.trace.table(Kind.HOLDS)
     for pair, rounds in pairs.items():
         leaves = tuple(leaf for leaf, events in rounds.items() if len(events) >= _LEAST)
-        made = [int(held.events[held["optimizer"] == one].min(initial=case.trace.count)) for one in pair]
+        made = [*map(case.training.made_at, pair)]
         if not leaves or max(made) == case.trace.count:
             continue
         names = [optimizer_name(case.query, {one}) or case.training.optimizer_class(one) for one in pair]
@@ -166,11 +164,7 @@ def _of_passes(case: Case, optimizer: int, leaves: list[int]) -> list[int]:
 def _own_passes(case: Case, optimizer: int) -> list[int]:
     """The passes that belong to an optimizer alone."""
     owners = case.query.of(PassOwners).optimizers
-    return [
-        backward_pass.number
-        for backward_pass in case.trace.passes
-        if owners(backward_pass.number) == {optimizer}
-    ]
+    return [one.number for one in case.trace.passes if owners(one.number) == {optimizer}]
 
 
 def _left_behind(case: Case) -> list[int]:

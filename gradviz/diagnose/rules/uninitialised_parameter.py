@@ -24,12 +24,10 @@ that PyTorch makes for itself, as a pipeline does to learn the shapes between it
 import re
 from collections.abc import Iterator
 
-import numpy as np
-
 from gradviz.diagnose.rule import ERROR, Case, Edit, Fix, Found, Need, Rule, Spot
-from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, TensorMade
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, TensorMade
 from gradviz.query.ops import UNFILLED
-from gradviz.sets import contained, distinct, distinct_pairs
+from gradviz.sets import distinct, distinct_pairs
 
 _UNFILLED = re.compile(
     r"\b(?:torch\.|th\.|t\.)?(?:cuda\.)?(?:Float|Double|Half|BFloat16)?Tensor\((?!\s*\[)[\w\s.,*+/-]+\)"
@@ -49,18 +47,20 @@ def uninitialised_parameter(case: Case) -> Iterator[Found]:
     states = case.trace.states
     wanted = states.flags & (LEAF | REQUIRES_GRAD) == LEAF | REQUIRES_GRAD
     leaves = distinct(states.tensors[wanted])[:_MOST]
-    written, read = _first_writes(case), _first_reads(case)
-    found: dict[int, list[int]] = {}
+    found: dict[int, dict[int, int]] = {}  # by the site, the leaves, each with the op that reads it first
     for leaf in leaves.tolist():
         chain = _unfilled(case, leaf)
-        reading = read.get(leaf)
+        readers = case.downstream.readers(leaf)
+        reading = next((op for op in readers if case.query.nodes.of_op(op)), None)
         has_elements = 0 not in (case.query.tensors.shape(leaf) or ())
         if not chain or not has_elements or reading is None:
             continue
-        if not any(written.get(t, reading) < reading for t in chain):
+        writes = (write for t in chain for write in case.query.tensors.writes(t))
+        if not any(write < reading for write in writes):
             made = case.query.tensors.maker(leaf)
-            found.setdefault(case.site(made) if made is not None else 0, []).append(leaf)
-    for site, own in found.items():
+            found.setdefault(case.site(made) if made is not None else 0, {})[leaf] = reading
+    for site, read in found.items():
+        own = [*read]
         yield Found(
             f"{case.called(own)} {'is' if len(own) == 1 else 'are'} used as torch.empty left "
             f"{'it' if len(own) == 1 else 'them'}: nothing was written there first",
@@ -82,22 +82,16 @@ def _unfilled(case: Case, leaf: int) -> list[int]:
         made = case.query.tensors.made(chain[-1])
         if not isinstance(made, TensorMade):
             return []
+        text = case.words.expression(made.site, 200)
         if made.how in UNFILLED:
-            if chain == [leaf] and not _is_called(case, made):
-                return []
+            if chain == [leaf] and text and made.how not in text:
+                return []  # the program itself does not call the function
             return [*chain, *case.of(_aliases).get(chain[-1], []), *case.of(_aliases).get(leaf, [])]
         if not made.source:
-            text = case.words.expression(made.site, 200)
             is_raw = made.how in _RAW and _UNFILLED.search(text) is not None
             return [*chain, *case.of(_aliases).get(leaf, [])] if is_raw else []
         chain.append(made.source)
     return []
-
-
-def _is_called(case: Case, made: TensorMade) -> bool:
-    """Whether the program itself calls the function that made a tensor: its name stands in the expression."""
-    text = case.words.expression(made.site, 200)
-    return not text or made.how in text
 
 
 def _aliases(case: Case) -> dict[int, list[int]]:
@@ -109,22 +103,6 @@ def _aliases(case: Case) -> dict[int, list[int]]:
     for base, tensor in pairs.tolist():
         found.setdefault(base, []).append(tensor)
     return found
-
-
-def _first_writes(case: Case) -> dict[int, int]:
-    """The first event that wrote to each tensor."""
-    events, tensors = case.query.tensors.all_writes
-    first, at = np.unique(tensors, return_index=True)
-    return dict(zip(first.tolist(), events[at].tolist(), strict=True))
-
-
-def _first_reads(case: Case) -> dict[int, int]:
-    """For each tensor, the first op with a node that read it."""
-    ops = case.trace.table(Kind.OP)
-    inputs = ops.lists("inputs")
-    with_node = contained(ops.events, case.trace.table(Kind.NODE)["op"])[inputs.owners]
-    tensors, at = np.unique(inputs.values[with_node], return_index=True)
-    return dict(zip(tensors.tolist(), ops.events[inputs.owners[with_node][at]].tolist(), strict=True))
 
 
 def _initialised(spot: Spot) -> list[Edit]:

@@ -20,12 +20,14 @@ Cure: use a learning rate that changes the weights by about a thousandth in each
 Not reported: vectors (biases, scales), matrices that begin at 0, and a range test of rates.
 """
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 
 from gradviz.diagnose.norms import gradients_at, has_gradient, range_tests
 from gradviz.diagnose.rule import WARNING, Case, Found, Need, Rule
+from gradviz.events.handles import Form
 from gradviz.events.values import Stat
 from gradviz.query.curves import change_norms, step_writes
 from gradviz.query.optimizer_steps import number_of, settings_of
@@ -65,7 +67,7 @@ def update_ratio(case: Case) -> Iterator[Found]:
     root = np.sqrt(np.maximum(states.sizes(after), 1))
     was = np.where(norms.sizes == -1, np.nan, norms.sizes / root)
     changed = np.where(norms.values == -1, np.nan, norms.values / root)
-    matrices = _are_matrices(case, before)
+    matrices = states.of_forms(before, _is_matrix) > 0
     usable = matrices & (before >= 0) & (after >= 0)
     usable &= ~contained(stepped.events[at], case.of(range_tests))
     now = states.stats[after, Stat.RMS]
@@ -93,7 +95,9 @@ def update_ratio(case: Case) -> Iterator[Found]:
     moving |= _adaptive_alone(case, stepped, tensors, at) & (before >= 0) & (was > 0)
     for row in np.flatnonzero(moving & np.isnan(most)).tolist():
         most[row] = _at_most(case, int(stepped.events[at[row]]), int(tensors[row]), np.nan)
-    small = moving & (most <= _SMALL * was) & (most > 0) & (was < _WIDE) & _are_wide(case, before)
+    small = (
+        moving & (most <= _SMALL * was) & (most > 0) & (was < _WIDE) & (states.of_forms(before, _is_wide) > 0)
+    )
     low = _found(case, tensors, moving, small)
     if low and not high:
         row = int(np.flatnonzero(small & contained(tensors, low))[0])
@@ -121,7 +125,7 @@ def _adaptive_alone(case: Case, stepped: Table, tensors: np.ndarray, at: np.ndar
     does. An adaptive step is about as large as the rate, whatever the gradient is."""
     states = case.trace.states
     firsts = np.array([states.first(tensor) for tensor in distinct(tensors).tolist()], np.int64)
-    if _are_matrices(case, firsts[firsts >= 0]).any():
+    if states.of_forms(firsts, _is_matrix).any():
         return np.zeros(len(tensors), bool)
     return case.trace.named(stepped["type"], _ADAPTIVE)[at]
 
@@ -138,19 +142,13 @@ def _found(case: Case, tensors: np.ndarray, usable: np.ndarray, marked: np.ndarr
     return found
 
 
-def _are_matrices(case: Case, rows: np.ndarray) -> np.ndarray:
-    table = np.zeros(max(case.trace.forms, default=0) + 1, bool)
-    for form_number, form in case.trace.forms.items():
-        table[form_number] = len(form.shape) >= 2 and np.prod(form.shape) >= 4
-    return table[case.trace.states.forms[rows]]
+def _is_matrix(form: Form) -> bool:
+    return len(form.shape) >= 2 and math.prod(form.shape) >= 4
 
 
-def _are_wide(case: Case, rows: np.ndarray) -> np.ndarray:
-    """For each state, whether its dtype is wide enough for healthy steps."""
-    table = np.zeros(max(case.trace.forms, default=0) + 1, bool)
-    for form_number, form in case.trace.forms.items():
-        table[form_number] = form.dtype in ("float32", "float64")
-    return table[case.trace.states.forms[rows]]
+def _is_wide(form: Form) -> bool:
+    """Whether a dtype is wide enough for healthy steps."""
+    return form.dtype in ("float32", "float64")
 
 
 def _at_most(case: Case, step: int, tensor: int, gradient: float) -> float:

@@ -68,7 +68,9 @@ def vanishing_gradient(case: Case) -> Iterator[Found]:
         case, small, dict(zip(leaves[at_first].tolist(), rms[at_first].tolist(), strict=True))
     )
     first = int(passes[tiny & contained(leaves, small)].min(initial=numbers[-1] + 1))
-    small = without(small, sorted(_on_short_branch(case, set(small.tolist()), first)))
+    leaves_of, received = set(small.tolist()), _received(case, first)
+    on_branches = [leaf for leaf in leaves_of if _begins_at_a_stream(case, leaf, leaves_of, received)]
+    small = without(small, sorted(on_branches))
     if not len(small):
         return
     lines = [gain for gain in gains(case, first) if gain.rounds >= _ROUNDS and gain.total <= _LOSS]
@@ -114,13 +116,6 @@ _LARGER = 1e2  # the gradient of the main path over the gradient of the branch
 _LAYERS = 4  # the most layers of a branch whose parameters are among the leaves
 _NODES = 64  # the most nodes of a branch that are looked at
 _VIEWS = 4  # the most ops on a leaf alone that are looked at
-
-
-def _on_short_branch(case: Case, leaves: set[int], number: int) -> set[int]:
-    """The leaves whose branch begins at a node with a far larger gradient. In the pass, this node received a gradient
-    100 times as large as the first op that reads the leaf."""
-    came = _received(case, number)
-    return {leaf for leaf in leaves if _begins_at_a_stream(case, leaf, leaves, came)}
 
 
 def _received(case: Case, number: int) -> dict[int, float]:

@@ -75,6 +75,8 @@ ADVISED = {
     "wrong-mode: an average of the weights without statistics",
     "zero-gradient: the last state of one direction alone",
     "broadcast-surprise: a bias of each item that is a column",
+    "not-updated: the optimizer of an earlier part steps in place of the one of the new part",
+    "stale-model: an average that is the model, by mul_ and add_",
 }
 TYPED = {
     "off-loss-path: a result that is thrown away",

@@ -12,6 +12,8 @@ from gradviz.compare.compiled import compiled_json, compiled_text
 from gradviz.replay.changed_pass import DTYPES, scaled_step
 from gradviz.replay.changed_pass import what_if as what_if_of
 from gradviz.replay.changed_pass_text import (
+    micro_batches_json,
+    micro_batches_text,
     samples_json,
     samples_text,
     scaled_step_json,
@@ -19,6 +21,7 @@ from gradviz.replay.changed_pass_text import (
     what_if_json,
     what_if_text,
 )
+from gradviz.replay.micro_batches import joined, split
 from gradviz.replay.samples import samples as samples_of
 from gradviz.words.escape import json_text
 from gradviz.words.words import Words
@@ -36,6 +39,8 @@ Examples:
   gradviz what-if --samples                    which sample did it?
   gradviz what-if --without-sample 5           and without it?
   gradviz what-if --pass 3 --scale lr=0.1      is the step too large?
+  gradviz what-if --split 4                    do four micro-batches give the same?
+  gradviz what-if --join                       do the passes of a step give that of one batch?
   gradviz what-if --compiled                   does torch.compile give the same?
 """,
 )
@@ -65,6 +70,18 @@ Examples:
 )
 @click.option("--samples", is_flag=True, help="Show which samples of the batch give most of the gradients.")
 @click.option(
+    "--split",
+    "parts",
+    type=int,
+    metavar="K",
+    help="Compare the gradient of the batch with that of K micro-batches.",
+)
+@click.option(
+    "--join",
+    is_flag=True,
+    help="Compare what the passes between two optimizer steps accumulate with the gradient of one batch.",
+)
+@click.option(
     "--compiled",
     is_flag=True,
     help="Run the pass under torch.compile, and show the first gradient that differs beyond rounding.",
@@ -84,6 +101,8 @@ def what_if(
     sample: int | None,
     scale: str | None,
     samples: bool,
+    parts: int | None,
+    join: bool,
     compiled: bool,
     backend: str | None,
     as_json: bool,
@@ -95,7 +114,9 @@ def what_if(
     here.
     """
     is_edited = bool(sets or dtype or without) or sample is not None
-    alone = {"--compiled": compiled, "--samples": samples, "--scale": scale}
+    alone = {
+        "--compiled": compiled, "--samples": samples, "--scale": scale, "--split": parts is not None, "--join": join
+    }  # fmt: skip
     named = [option for option, is_asked in alone.items() if is_asked]
     if named and len(named) + is_edited > 1:
         fail(f"{named[0]} shows the pass as it was: leave out what else is to be different")
@@ -116,6 +137,9 @@ def what_if(
             found = compiled_pass(words, runner, compiling, by, number)
         elif samples:
             ways, found = (samples_json, samples_text), samples_of(words.query, runner, number)
+        elif join or parts is not None:
+            ways = micro_batches_json, micro_batches_text
+            found = joined(words, runner, number) if parts is None else split(words, runner, number, parts)
         elif scale:
             ways, found = (scaled_step_json, scaled_step_text), scaled_step(words, runner, number, scale)
         else:

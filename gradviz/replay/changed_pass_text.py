@@ -13,7 +13,9 @@ from gradviz.events.values import stats_of
 from gradviz.query.at_points import version_of
 from gradviz.query.copies import largest_change, same_bits
 from gradviz.replay.changed_pass import BadOrigin, Changed, ScaledStep, Step, WhatIf
+from gradviz.replay.micro_batches import COUNTS, MEAN, SIZES, SUM, TIMES, MicroBatches
 from gradviz.replay.outcome import Check
+from gradviz.replay.plan import Call
 from gradviz.replay.samples import MOST, Samples, Term
 from gradviz.words.defined_points import called
 from gradviz.words.escape import clean, json_number
@@ -152,7 +154,7 @@ def _first(words: Words, found: WhatIf) -> str:
     elif found.first is None:
         text.append("no call gives anything else")
     else:
-        text.append(f"differs first: {clean(found.first.function)}{words.at_line(found.first.site)}")
+        text.append(f"differs first: {_placed_call(words, found.first)}")
     return "; ".join(text)
 
 
@@ -321,5 +323,100 @@ def scaled_step_json(words: Words, found: ScaledStep) -> dict[str, Any]:
             {"of": words.called(step.leaf), "rms": json_number(one), "scaled": json_number(other)}
             for step in found.steps
             for one, other in [_sizes(step)]
+        ],
+    }
+
+
+# One batch beside its micro-batches, as text for a terminal and as plain data.
+
+
+def micro_batches_text(words: Words, found: MicroBatches) -> Group:
+    """The gradients of one batch and of its micro-batches, and what makes them differ."""
+    total, sizes = sum(found.sizes), _sizes_text(found.sizes)
+    if found.is_split:
+        head = (
+            f"pass {found.passes[0]} runs again with {clean(found.runner)}: its batch of {total} as {sizes}"
+        )
+        column = f"mean of {len(found.sizes)}"
+    else:
+        first, last = found.passes[0], found.passes[-1]
+        head = (
+            f"passes {first} to {last} run again with {clean(found.runner)}: {sizes} as one batch of {total}"
+        )
+        column = "accumulated"
+    names = _some([words.called(tensor) for tensor in found.tensors if tensor > 0])
+    gradients = table("gradient of", "rms for one batch", column, "ratio", "largest difference")
+    for one in found.leaves:
+        rms = [number(stats_of(np.abs(each)).rms, 4) for each in (one.batch, one.accumulated)]
+        ratio = "" if np.isnan(one.ratio) else number(one.ratio, 4)
+        gradients.add_row(Text(clean(words.called(one.leaf))), *rms, ratio, number(one.largest, 3))
+    said = [Text(line) for line in _relation(words, found)]
+    parted = Text(f"{'split' if found.is_split else 'joined'}: {names}")
+    return Group(
+        Text(head, "bold"), Text(check_text(words, found.check)), parted, Text(), gradients, Text(), *said
+    )
+
+
+def _sizes_text(sizes: Sequence[int]) -> str:
+    """`4 micro-batches of 8`, `3 micro-batches of 8, 8 and 4`"""
+    each = str(sizes[0]) if len(set(sizes)) == 1 else listed([str(size) for size in sizes])
+    return f"{len(sizes)} micro-batches of {each}"
+
+
+def _relation(words: Words, found: MicroBatches) -> Iterator[str]:
+    """What the gradients of the micro-batches are to that of the batch, and what to do."""
+    count = len(found.sizes)
+    called = "the mean of the micro-batches' gradients" if found.is_split else "the accumulated gradient"
+    if found.is_equal:
+        yield f"{called} is the gradient of the batch, but for rounding"
+    elif found.relation == SUM:
+        yield "the sum of the micro-batches' gradients is the gradient of the batch: the loss is a sum"
+        yield "cure  add the losses of the micro-batches without dividing them"
+    elif found.relation in (SIZES, COUNTS):
+        weights = found.sizes if found.relation == SIZES else found.counts
+        each = listed([number(one, 6) for one in weights])
+        where = "" if found.uneven is None else f", by {_placed_call(words, found.uneven)}"
+        yield f"each micro-batch is a mean of its own{where}: of {each}"
+        yield "weighted by these counts, the micro-batches' gradients add up to the gradient of the batch"
+        yield f"cure  sum the loss in each micro-batch, and divide it by the count of all, {number(sum(weights), 6)}"
+    elif found.relation in (MEAN, TIMES):
+        yield f"{called} is {number(found.times, 4)} times the gradient of the batch"
+        if found.relation == MEAN:
+            yield f"cure  divide the loss of each of these passes by {count}"
+    else:
+        yield f"{called} is not the gradient of the batch"
+        if found.first is not None:
+            yield f"differs first: {_placed_call(words, found.first)}"
+
+
+def _placed_call(words: Words, call: Call) -> str:
+    return f"{clean(call.function)}{words.at_line(call.site)}"
+
+
+def micro_batches_json(words: Words, found: MicroBatches) -> dict[str, Any]:
+    """The comparison as plain data."""
+    calls = {"uneven": found.uneven, "first": found.first}
+    return {
+        "passes": list(found.passes),
+        "runner": found.runner,
+        "sizes": list(found.sizes),
+        "of": [words.called(tensor) for tensor in found.tensors if tensor > 0],
+        "equal": found.is_equal,
+        "relation": found.relation,
+        "times": json_number(found.times),
+        "counts": [json_number(one) for one in found.counts],
+        **{
+            key: None if call is None else {"function": call.function, "event": call.event + 1}
+            for key, call in calls.items()
+        },
+        "gradients": [
+            {
+                "of": words.called(one.leaf),
+                "ratio": json_number(one.ratio),
+                "largest": json_number(one.largest),
+                "batch": _array_json(one.batch),
+                "accumulated": _array_json(one.accumulated),
+            }
+            for one in found.leaves
         ],
     }

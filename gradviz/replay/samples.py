@@ -100,10 +100,10 @@ def _from_root(plan: Plan) -> Iterator[Call]:
     for call in reversed(plan.calls):
         if tensor and tensor in call.outputs:
             yield call
-            tensor = _scaled_by(plan, call)
+            tensor = scaled_by(plan, call)
 
 
-def _constants(plan: Plan) -> set[int]:
+def constants_of(plan: Plan) -> set[int]:
     """The tensors of a pass that come of data alone, through which no gradient flows."""
     found = {step.tensor for step in plan.inputs if step.how == "data"}
     for call in plan.calls:
@@ -113,9 +113,9 @@ def _constants(plan: Plan) -> set[int]:
     return found
 
 
-def _scaled_by(plan: Plan, call: Call) -> int:
+def scaled_by(plan: Plan, call: Call) -> int:
     """The tensor that a call only multiplies or divides by numbers: `-loss`, `loss / 4`; 0 for another call."""
-    constants = _constants(plan)
+    constants = constants_of(plan)
     scaled = [tensor for tensor in call.inputs if tensor not in constants]
     positional, named = call.arguments
     tensor_count = sum(isinstance(part, dict) and "tensor" in part for part in positional)

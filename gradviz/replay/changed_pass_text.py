@@ -1,6 +1,6 @@
 """The results of a pass with changes, as text for a terminal and as plain data."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -154,7 +154,7 @@ def _first(words: Words, found: WhatIf) -> str:
     elif found.first is None:
         text.append("no call gives anything else")
     else:
-        text.append(f"differs first: {_placed_call(words, found.first)}")
+        text.append(f"differs first: {placed_call(words, found.first)}")
     return "; ".join(text)
 
 
@@ -344,7 +344,7 @@ def micro_batches_text(words: Words, found: MicroBatches) -> Group:
             f"passes {first} to {last} run again with {clean(found.runner)}: {sizes} as one batch of {total}"
         )
         column = "accumulated"
-    names = _some([words.called(tensor) for tensor in found.tensors if tensor > 0])
+    names = few_names(words, found.tensors)
     gradients = table("gradient of", "rms for one batch", column, "ratio", "largest difference")
     for one in found.leaves:
         rms = [number(stats_of(np.abs(each)).rms, 4) for each in (one.batch, one.accumulated)]
@@ -375,7 +375,7 @@ def _relation(words: Words, found: MicroBatches) -> Iterator[str]:
     elif found.relation in (SIZES, COUNTS):
         weights = found.sizes if found.relation == SIZES else found.counts
         each = listed([number(one, 6) for one in weights])
-        where = "" if found.uneven is None else f", by {_placed_call(words, found.uneven)}"
+        where = "" if found.uneven is None else f", by {placed_call(words, found.uneven)}"
         yield f"each micro-batch is a mean of its own{where}: of {each}"
         yield "weighted by these counts, the micro-batches' gradients add up to the gradient of the batch"
         yield f"cure  sum the loss in each micro-batch, and divide it by the count of all, {number(sum(weights), 6)}"
@@ -386,10 +386,16 @@ def _relation(words: Words, found: MicroBatches) -> Iterator[str]:
     else:
         yield f"{called} is not the gradient of the batch"
         if found.first is not None:
-            yield f"differs first: {_placed_call(words, found.first)}"
+            yield f"differs first: {placed_call(words, found.first)}"
 
 
-def _placed_call(words: Words, call: Call) -> str:
+def few_names(words: Words, tensors: Iterable[int]) -> str:
+    """The names of a few tensors of the program."""
+    return _some([words.called(tensor) for tensor in tensors if tensor > 0])
+
+
+def placed_call(words: Words, call: Call) -> str:
+    """A call with its line: `F.batch_norm, line 8`."""
     return f"{clean(call.function)}{words.at_line(call.site)}"
 
 

@@ -15,26 +15,26 @@ import numpy as np
 
 from gradviz.query.ops import LOSSES
 from gradviz.query.query import Query
-from gradviz.query.replayable_functions import is_dropout
-from gradviz.replay.outcome import Check, Edits, Graph, Outcome, Runner, checked
-from gradviz.replay.plan import DATA, LEAF, Call, Input, Plan, ReplayError, plan_of
-from gradviz.replay.samples import constants_of, scaled_by
-from gradviz.tracefile import Snapshot
+from gradviz.replay.batch_plans import (
+    axes_of,
+    batch_of,
+    counts_samples,
+    data_of,
+    joined_data,
+    prepared,
+    ran,
+    resized,
+    split_data,
+)
+from gradviz.replay.outcome import Check, Edits, Outcome, Runner, checked
+from gradviz.replay.plan import Call, Plan, ReplayError, plan_of
+from gradviz.replay.samples import scaled_by
 from gradviz.words.escape import clean
 from gradviz.words.words import Words
 
 MEAN, SUM, SIZES, COUNTS, TIMES, OTHER = "mean", "sum", "sizes", "counts", "times", "other"
 _NEAR = 1e-4  # relative to the largest element: a sum in parts is rounded in another way
-_RESHAPING = ("view", "reshape", "unflatten")
-_REPEATING = ("expand", "broadcast_to", "repeat", "tile")
 _DIVIDING = ("div", "divide", "true_divide", "truediv")
-# Calls that make a batch of data are not made again.
-_PREPARING = frozenset(
-    """
-    getitem index_select select narrow split chunk unbind gather take take_along_dim stack cat concat concatenate
-    hstack vstack
-    """.split()
-)
 _MOST_UNSURE = 4
 _IGNORED = -100  # PyTorch's default of ignore_index
 
@@ -91,22 +91,22 @@ def split(words: Words, runner: Runner, number: int | None, count: int) -> Micro
     """A pass (None: the last) as one batch and as `count` micro-batches, each of whose losses counts 1/count. Raises
     ReplayError if the pass cannot run again, or cannot be split."""
     recorded = plan_of(words.query, number, rebuilds=True)
-    plan = _prepared(words.query, runner, recorded)
-    key, size = _batch_of(plan)
+    plan = prepared(words.query, runner, recorded)
+    key, size = batch_of(plan)
     if not 2 <= count <= size:
         raise ReplayError(f"pass {plan.number} has a batch of {size}: it can be split into 2 to {size} parts")
     sizes = tuple(len(part) for part in np.array_split(np.arange(size), count))
-    ends, data = np.cumsum(sizes)[:-1], _data_of(plan)
+    ends, data = np.cumsum(sizes)[:-1], data_of(plan)
 
     def compared(axes: Mapping[int, int]) -> MicroBatches:
-        pieces = {tensor: _split(data[tensor], axis, ends, size) for tensor, axis in axes.items()}
+        pieces = {tensor: split_data(data[tensor], axis, ends, size) for tensor, axis in axes.items()}
         each = [{tensor: of[at] for tensor, of in pieces.items()} for at in range(count)]
-        parts = [_resized(plan, arrays, size, part) for arrays, part in zip(each, sizes, strict=True)]
+        parts = [resized(plan, arrays, size, part) for arrays, part in zip(each, sizes, strict=True)]
         return _compared(
             words, runner, plan, parts, sizes, axes, [1 / count] * count, [recorded], is_split=True
         )
 
-    return _first_that_runs(_axes(plan, size), data, key, compared)
+    return _first_that_runs(axes_of(plan, size), data, key, compared)
 
 
 def joined(words: Words, runner: Runner, number: int | None) -> MicroBatches:
@@ -120,16 +120,16 @@ def joined(words: Words, runner: Runner, number: int | None) -> MicroBatches:
             f"pass {chosen.number} is alone between two changes of its leaves: there is nothing to join"
         )
     recorded = [plan_of(query, one, rebuilds=True) for one in group]
-    plans = [_prepared(query, runner, plan) for plan in recorded]
+    plans = [prepared(query, runner, plan) for plan in recorded]
     unscaled, shares = map(list, zip(*map(_unscaled, plans), strict=True))
     if len(set(shares)) > 1 or any(math.isclose(shares[0], 1 / count) for count in (len(group), usual)):
         plans = unscaled
     else:
         shares = [1.0] * len(group)
     same = [_same_tensors(plans[0], plan) for plan in plans]
-    key, size = _batch_of(plans[0])
-    sizes = tuple(_batch_of(plan)[1] for plan in plans)
-    data = [_data_of(plan) for plan in plans]
+    key, size = batch_of(plans[0])
+    sizes = tuple(batch_of(plan)[1] for plan in plans)
+    data = [data_of(plan) for plan in plans]
     # the same tensor in all passes is no part of a batch
     pieces = {
         tensor: [of[names[tensor]] for of, names in zip(data, same, strict=True) if names.get(tensor) in of]
@@ -144,12 +144,12 @@ def joined(words: Words, runner: Runner, number: int | None) -> MicroBatches:
             if any(not np.array_equal(pieces[tensor][0], piece) for piece in pieces[tensor]):
                 name = clean(words.called(tensor))
                 raise ReplayError(f"{name} is other data in each of {_passes(group)}, and no batch")
-        whole = _resized(
-            plans[0], {one: _joined(pieces[one], axis) for one, axis in axes.items()}, size, sum(sizes)
+        whole = resized(
+            plans[0], {one: joined_data(pieces[one], axis) for one, axis in axes.items()}, size, sum(sizes)
         )
         return _compared(words, runner, whole, plans, sizes, axes, shares, recorded, is_split=False)
 
-    axes = {tensor: axis for tensor, axis in _axes(plans[0], size).items() if tensor in pieces}
+    axes = {tensor: axis for tensor, axis in axes_of(plans[0], size).items() if tensor in pieces}
     return _first_that_runs(axes, data[0], key, compared)
 
 
@@ -166,7 +166,7 @@ def _first_that_runs(
         if (
             one > 0
             and one != key
-            and (data[one].shape.count(len(data[key])) > 1 or _counts_samples(data[one]))
+            and (data[one].shape.count(len(data[key])) > 1 or counts_samples(data[one]))
         ):
             alike.setdefault(data[one].tobytes(), set()).add(one)
     unsure, refusals = [*alike.values()][:_MOST_UNSURE], []
@@ -198,7 +198,7 @@ def _compared(
 ) -> MicroBatches:
     """The comparison of one batch with its parts, and of the `recorded` passes with the recording."""
     checks = [checked(words.query, plan, runner.run(plan, Edits())) for plan in recorded]
-    batch, *outcomes = (_ran(runner, plan) for plan in (whole, *parts))
+    batch, *outcomes = (ran(runner, plan) for plan in (whole, *parts))
     gradients = {
         leaf: np.stack([_gradient(outcome, leaf, batch.gradients[leaf]) for outcome in outcomes])
         for leaf, gradient in batch.gradients.items()
@@ -208,7 +208,7 @@ def _compared(
         LeafGradients(leaf, _wide(batch.gradients[leaf]), np.tensordot(shares, each, 1))  # type: ignore[arg-type]
         for leaf, each in gradients.items()
     )
-    uneven, counts, first = _differences(whole, parts, batch, outcomes)
+    uneven, counts, first = _differences(whole, parts, batch, outcomes, sum(sizes))
     weights = {
         TIMES: shares,
         MEAN: [1 / len(sizes)] * len(sizes),
@@ -233,11 +233,6 @@ def _compared(
         numbers, is_split, runner.name, check, sizes, tuple(tensors), leaves, relation, times, tuple(counts),
         uneven, first if relation == OTHER else None,
     )  # fmt: skip
-
-
-def _ran(runner: Runner, plan: Plan) -> Outcome:
-    """The outcome of a plan, with the results of all its calls."""
-    return runner.run(plan, Edits(), Graph((0,) * len(plan.roots), {}, {}))
 
 
 def _wide(array: np.ndarray) -> np.ndarray:
@@ -276,7 +271,7 @@ def _factor(leaves: Sequence[LeafGradients]) -> float:
 
 
 def _differences(
-    whole: Plan, parts: Sequence[Plan], batch: Outcome, outcomes: Sequence[Outcome]
+    whole: Plan, parts: Sequence[Plan], batch: Outcome, outcomes: Sequence[Outcome], samples: int
 ) -> tuple[Call | None, list[float], Call | None]:
     """The call that makes means over different counts, with the counts; and the first call whose results for the
     micro-batches are neither parts of its result for the batch, nor add up to it."""
@@ -292,15 +287,17 @@ def _differences(
             ]
             if made is None or any(piece is None for piece in pieces) or made.dtype.kind not in "fc":
                 continue
-            if not _is_of_parts(made, pieces, counts):  # type: ignore[arg-type]
+            if not _is_of_parts(made, pieces, counts, samples):  # type: ignore[arg-type]
                 return uneven, counts, call
         if uneven is not None:
             return uneven, counts, None
     return None, [], None
 
 
-def _is_of_parts(made: np.ndarray, pieces: Sequence[np.ndarray], counts: Sequence[float]) -> bool:
-    """Whether a result for the batch follows from those for the micro-batches: as all of them, in any order, or as
+def _is_of_parts(
+    made: np.ndarray, pieces: Sequence[np.ndarray], counts: Sequence[float], samples: int
+) -> bool:
+    """Whether a result for the batch follows from those for the micro-batches: as all of them side by side, or as
     their mean, their sum, or their mean weighted by counts."""
     if all(piece.shape == made.shape for piece in pieces):
         stacked = np.stack([_wide(piece) for piece in pieces])
@@ -310,8 +307,19 @@ def _is_of_parts(made: np.ndarray, pieces: Sequence[np.ndarray], counts: Sequenc
         return any(_near(way, _wide(made)) for way in ways)
     if sum(piece.size for piece in pieces) != made.size:
         return False
-    flat = np.concatenate([piece.ravel() for piece in pieces])
-    return _near(np.sort(_wide(flat)), np.sort(_wide(made).ravel()))
+    return any(
+        _near(np.concatenate([piece.reshape(rows, -1) for piece in pieces], 1).ravel(), made.ravel())
+        for rows in _rows_before(made.shape, samples)
+    )
+
+
+def _rows_before(shape: tuple[int, ...], samples: int) -> Iterator[int]:
+    """How many rows may stand before the samples, which are a dimension or a part of one that was made of several."""
+    before = 1
+    for dimension in shape:
+        share, rest = divmod(dimension, samples)
+        yield from (before * rows for rows in range(1, share + 1) if not rest and share % rows == 0)
+        before *= dimension
 
 
 def _counts(
@@ -346,172 +354,6 @@ def _result(plan: Plan, outcome: Outcome, tensor: int, before: int) -> np.ndarra
     if made:
         return outcome.made[max(made), tensor]
     return next((step.value.array for step in plan.inputs if step.tensor == tensor), None)
-
-
-# Plans of other sizes.
-
-
-def _batch_of(plan: Plan) -> tuple[int, int]:
-    """The data that the loss is computed with, and its first dimension. Raises ReplayError if there is none."""
-    data, constants = _data_of(plan), constants_of(plan)
-    made = {call.outputs[0]: call for call in plan.calls if call.outputs}
-    read = [tensor for call in reversed(plan.calls) for tensor in call.inputs if tensor in constants]
-    for tensor in [*read, *data]:
-        while tensor in made and made[tensor].inputs and tensor not in data:
-            tensor = made[tensor].inputs[0]
-        if tensor in data and data[tensor].ndim and len(data[tensor]) > 1:
-            return tensor, len(data[tensor])
-    raise ReplayError(f"no data of more than one sample enters pass {plan.number}: it has no batch")
-
-
-def _axes(plan: Plan, size: int) -> dict[int, int]:
-    """The dimension of each input that has the samples. The statistics of batch norm have none."""
-    statistics = {
-        tensor
-        for call in plan.calls
-        if call.op in ("batch_norm", "instance_norm")
-        for tensor in call.inputs[1:3]
-    }
-    axes: dict[int, int] = {}
-    for step in plan.inputs:
-        shape = _elements(step).shape
-        if step.how != DATA or step.tensor in statistics or size not in shape:
-            if step.tensor < 0 and shape and shape[0] % size == 0:
-                axes[step.tensor] = 0  # a mask of heads of samples
-            continue
-        if shape[0] == size or shape.count(size) == 1:
-            axes[step.tensor] = shape.index(size)
-    return axes
-
-
-def _elements(step: Input) -> np.ndarray:
-    assert step.value.array is not None
-    return step.value.array.reshape(step.value.shape)
-
-
-def _data_of(plan: Plan) -> dict[int, np.ndarray]:
-    return {step.tensor: _elements(step) for step in plan.inputs if step.how == DATA}
-
-
-def _split(array: np.ndarray, axis: int, ends: np.ndarray, size: int) -> list[np.ndarray]:
-    """The parts of an array; the numbers of the samples begin anew in each part."""
-    pieces = np.split(array, ends * (array.shape[axis] // size), axis)
-    return [np.arange(len(piece)) for piece in pieces] if _counts_samples(array) else pieces
-
-
-def _joined(pieces: Sequence[np.ndarray], axis: int) -> np.ndarray:
-    if all(map(_counts_samples, pieces)):
-        return np.arange(sum(map(len, pieces)))
-    try:
-        return np.concatenate(pieces, axis)
-    except ValueError:
-        raise ReplayError(
-            "the data of the passes have other shapes: they cannot be joined to one batch"
-        ) from None
-
-
-def _counts_samples(array: np.ndarray) -> bool:
-    """Whether an array is the numbers of the samples, as in `logp[torch.arange(n), action]`."""
-    return array.dtype.kind in "iu" and array.ndim == 1 and bool((array == np.arange(len(array))).all())
-
-
-def _resized(plan: Plan, arrays: Mapping[int, np.ndarray], before: int, after: int) -> Plan:
-    """A plan with other data, for a batch of another size."""
-    of_batch = set(arrays)
-    steps: list[Input | Call] = []
-    for step in plan.steps:
-        if isinstance(step, Input):
-            steps.append(_with_array(step, arrays[step.tensor]) if step.tensor in arrays else step)
-            continue
-        if not of_batch.isdisjoint(step.inputs):
-            of_batch.update(step.outputs)
-        sizes = step.op in _RESHAPING and not of_batch.isdisjoint(step.inputs)
-        steps.append(_with_size(step, before, after) if sizes or step.op in _REPEATING else step)
-    return replace(plan, steps=tuple(steps))
-
-
-def _with_array(step: Input, array: np.ndarray) -> Input:
-    return replace(step, value=replace(step.value, shape=array.shape, array=np.ascontiguousarray(array)))
-
-
-def _with_size(call: Call, before: int, after: int) -> Call:
-    """A call whose arguments name a shape, for a batch of another size."""
-    positional, named = call.arguments
-    is_exact = call.op in _REPEATING
-    changed, is_found = [], False
-    for part in positional:
-        if not is_found:
-            part, is_found = _resized_part(part, before, after, is_exact)
-        changed.append(part)
-    return replace(call, arguments=[changed, named])
-
-
-def _resized_part(part: Any, before: int, after: int, is_exact: bool) -> tuple[Any, bool]:
-    """A part of the arguments of a call, with the first size that has the samples changed; whether it has one."""
-    if type(part) is int and part > 0 and (part == before if is_exact else part % before == 0):
-        return part // before * after, True
-    inner = part if isinstance(part, list) else part.get("tuple") if isinstance(part, dict) else None
-    for at, one in enumerate(inner or ()):
-        found, is_found = _resized_part(one, before, after, is_exact)
-        if is_found:
-            parts = [*inner[:at], found, *inner[at + 1 :]]  # type: ignore[index]
-            return (parts if isinstance(part, list) else {"tuple": parts}), True
-    return part, False
-
-
-def _prepared(query: Query, runner: Runner, plan: Plan) -> Plan:
-    """A plan that begins at one loss, in which data that was taken out of other data, or written in place, enters as it
-    is, and each dropout is a product with the mask that it had. Raises ReplayError for another root."""
-    start = plan.starts[0]
-    if len(plan.roots) != 1 or (start is not None and start.size != 1):
-        raise ReplayError(f"pass {plan.number} does not begin at one loss alone: it has no batch")
-    made, constants = _ran(runner, plan).made, constants_of(plan)
-    device = plan.inputs[0].value.device
-    steps: list[Input | Call] = []
-    for step in plan.steps:
-        if not isinstance(step, Call):
-            steps.append(step)
-        elif constants.issuperset(step.inputs) and (step.op in _PREPARING or step.written):
-            for tensor in dict.fromkeys((*step.outputs, *step.written)):
-                dtype = (query.trace.shape(tensor) or ((), step.dtype))[1]
-                steps.append(_given(step.event, tensor, made[step.event, tensor], dtype, device))
-        elif is_dropout(step.function):
-            mask = _mask(runner, plan, step, made[step.event, step.outputs[0]].shape, device)
-            arguments, inputs = [[{"tensor": 0}, {"tensor": 1}], {}], (*step.inputs, mask.tensor)
-            product = replace(step, function="torch.mul", arguments=arguments, generator=None)
-            steps += [mask, replace(product, inputs=inputs, written=())]
-        else:
-            steps.append(step)
-    return replace(plan, steps=tuple(_needed(steps, plan.roots)))
-
-
-def _needed(steps: Sequence[Input | Call], roots: Sequence[int]) -> list[Input | Call]:
-    """The steps that roots are made by."""
-    needed, kept = set(roots), []
-    for step in reversed(steps):
-        made = (step.tensor,) if isinstance(step, Input) else (*step.outputs, *step.written)
-        if not needed.isdisjoint(made):
-            kept.append(step)
-            needed.update(() if isinstance(step, Input) else step.inputs)
-    return kept[::-1]
-
-
-def _given(event: int, tensor: int, array: np.ndarray, dtype: str, device: str, how: str = DATA) -> Input:
-    return Input(event, how, tensor, Snapshot(tensor, 0, array.shape, dtype, device, 0, 0, array, None))
-
-
-def _mask(runner: Runner, plan: Plan, call: Call, shape: tuple[int, ...], device: str) -> Input:
-    """What a dropout multiplied its argument by, which is its derivative. Raises ReplayError for one that does more."""
-    if "alpha" in call.function or len(call.inputs) != 1:
-        raise ReplayError(
-            f"{call.function} changes what it does not drop: its batch cannot be split or joined"
-        )
-    ones = np.ones(shape, np.float32)
-    entered = _given(0, call.inputs[0], ones, call.dtype, device, LEAF)
-    alone = replace(plan, steps=(entered, call), roots=call.outputs, starts=(ones,))
-    mask = runner.run(alone, Edits()).gradients[call.inputs[0]]
-    assert mask is not None
-    return _given(call.event, -call.event, mask, call.dtype, device)
 
 
 # Passes that belong together.

@@ -11,6 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 
+from gradviz.replay.across_samples import AcrossSamples, across_samples  # noqa: E402
 from gradviz.replay.micro_batches import (  # noqa: E402
     COUNTS,
     MEAN,
@@ -227,3 +228,78 @@ def test_the_command_says_what_to_do(path: Path) -> None:
     data = json.loads(invoked(["what-if", str(path), "--join", "--json"]).output)
     assert (data["relation"], data["sizes"], data["passes"]) == ("sizes", [8, 8, 4], [4, 5, 6])
     assert "leave out what else" in invoked(["what-if", str(path), "--join", "--split", "2"]).stderr
+
+
+# Which samples depend on which.
+
+
+def across(path: Path, program: Callable[[], object]) -> AcrossSamples:
+    with open_trace(recorded(path, program)) as trace:
+        return across_samples(Words(trace), TorchRunner(), None)
+
+
+@pytest.mark.parametrize(
+    "between", [torch.nn.ReLU, lambda: torch.nn.Dropout(0.4), lambda: torch.nn.LayerNorm(12)]
+)
+def test_samples_that_are_computed_alone_do_not_depend_on_others(
+    path: Path, between: Callable[[], torch.nn.Module]
+) -> None:
+    found = across(path, classified(layers(between())))
+    assert (found.size, found.pairs) == (12, [])
+    assert (np.diagonal(found.norms) > 0).all()
+
+
+def test_batch_norm_makes_each_sample_depend_on_each(path: Path) -> None:
+    found = across(path, classified(layers(torch.nn.BatchNorm1d(12))))
+    assert len(found.pairs) == 12 * 11
+    assert found.first is not None
+    assert found.first.function == "F.batch_norm"
+
+
+def test_a_reshape_that_mixes_samples_is_seen(path: Path) -> None:
+    def program() -> None:
+        h = layers()(torch.randn(6, 4))
+        F.mse_loss(h.T.reshape(6, 3), torch.randn(6, 3)).backward()
+
+    found = across(path, program)
+    assert found.pairs
+    assert found.first is not None
+    assert found.first.op == "reshape"
+    assert "by Tensor.reshape, line" in invoked(["why", str(path), "--across", "batch"]).output
+
+
+def test_a_time_before_the_samples_is_no_mixture(path: Path) -> None:
+    def program() -> None:
+        rnn, head = torch.nn.RNN(4, 5), torch.nn.Linear(5, 3)
+        out, _ = rnn(torch.randn(7, 6, 4), torch.zeros(1, 6, 5))
+        F.cross_entropy(head(out.reshape(7 * 6, 5)).view(7, 6, 3)[-1], torch.randint(0, 3, (6,))).backward()
+
+    assert parted(path, program, 2).is_equal
+    assert across(path, program).pairs == []
+
+
+def test_the_norms_are_those_of_pytorch(path: Path) -> None:
+    torch.manual_seed(0)
+    net, x, y = layers(torch.nn.BatchNorm1d(12)), torch.randn(5, 4), torch.randint(0, 3, (5,))
+    found = across(path, lambda: F.cross_entropy(net(x), y).backward())
+    own = x.clone().requires_grad_()
+    for sample, loss in enumerate(F.cross_entropy(net(own), y, reduction="none")):
+        (gradient,) = torch.autograd.grad(loss, own, retain_graph=True)
+        np.testing.assert_allclose(found.norms[sample], gradient.norm(dim=1).numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_tokens_of_a_causal_model_depend_on_their_own_sequence_alone(path: Path) -> None:
+    def program() -> None:
+        torch.manual_seed(0)
+        token, place, head = torch.nn.Embedding(9, 8), torch.nn.Embedding(6, 8), torch.nn.Linear(8, 9)
+        ids = torch.randint(0, 9, (6, 7))
+        x = token(ids[:, :-1]) + place(torch.arange(6))
+        weights = (x @ x.transpose(-2, -1)).masked_fill(torch.tril(torch.ones(6, 6)) == 0, -1e9).softmax(-1)
+        F.cross_entropy(head(weights @ x).view(6 * 6, -1), ids[:, 1:].reshape(-1)).backward()
+
+    assert across(path, program).pairs == []
+
+
+def test_across_takes_no_tensor(path: Path) -> None:
+    assert "takes no TENSOR" in invoked(["why", "run.gradviz", "x", "--across", "batch"]).stderr
+    assert "why needs a TENSOR" in invoked(["why"]).stderr

@@ -398,10 +398,12 @@ class Merging:
     def note_shapes(self) -> None:
         """Note the shapes of the tensors that come into each group and go out of it."""
         drawn_as = self.drawn_as
-        for edge in self.graph.edges:
-            if edge.kind != model.DATA:
-                continue
+        data = [edge for edge in self.graph.edges if edge.kind == model.DATA]
+        read = {edge.source for edge in data}
+        for edge in data:
             source, target = drawn_as.get(edge.source), drawn_as.get(edge.target)
+            if source is target and edge.target not in read:
+                target = None  # a result that nothing reads leaves its module all the same
             is_merged = source is not None or target is not None
             if is_merged and not _is_read_by_rollout(source, target):
                 self._note_shapes(edge, source, target)

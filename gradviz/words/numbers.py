@@ -69,8 +69,9 @@ def brief(snapshot: Snapshot | None) -> str:
         return nested(array)
     stats = snapshot.stats
     bad = [f"{count} {name}" for count, name in ((stats.nan, "nan"), (stats.inf, "inf")) if count]
-    size = [] if np.isnan(stats.rms) else [f"rms {number(stats.rms, 4)}"]
-    return f"{shape(snapshot)} {', '.join(bad + size)}".rstrip() + _of_part(snapshot)
+    return f"{shape(snapshot)} {', '.join([*bad, *_size(stats, snapshot.dtype)])}".rstrip() + _of_part(
+        snapshot
+    )
 
 
 def value_label(snapshot: Snapshot) -> str:
@@ -82,7 +83,7 @@ def value_label(snapshot: Snapshot) -> str:
     stats = snapshot.stats
     if stats is None:
         return ""
-    return _rms_and_odd(stats) + _of_part(snapshot)
+    return _size_and_odd(stats, snapshot.dtype) + _of_part(snapshot)
 
 
 def array_text(array: np.ndarray | None) -> str:
@@ -91,13 +92,22 @@ def array_text(array: np.ndarray | None) -> str:
         return "none"
     if array.size <= SHOWN:
         return nested(array)
-    return f"({'×'.join(map(str, array.shape))}) {_rms_and_odd(stats_of(array))}"
+    return f"({'×'.join(map(str, array.shape))}) {_size_and_odd(stats_of(array), array.dtype.name)}"
 
 
-def _rms_and_odd(stats: Stats) -> str:
-    """The root mean square, and the counts of NaN and infinite elements."""
+def _size_and_odd(stats: Stats, dtype: str) -> str:
+    """The size of the elements, and the counts of NaN and infinite elements."""
     odd = [f"{count:,} {what}" for count, what in ((stats.nan, "NaN"), (stats.inf, "inf")) if count]
-    return ", ".join([*([] if np.isnan(stats.rms) else [f"rms {number(stats.rms, 4)}"]), *odd])
+    return ", ".join([*_size(stats, dtype), *odd])
+
+
+def _size(stats: Stats, dtype: str) -> list[str]:
+    """The root mean square; of integers, such as classes and tokens, the least and the largest. Empty if unknown."""
+    if np.isnan(stats.rms):
+        return []
+    if "int" in dtype:
+        return [f"from {stats.min:,.0f} to {stats.max:,.0f}"]
+    return [f"rms {number(stats.rms, 4)}"]
 
 
 def _of_part(snapshot: Snapshot) -> str:

@@ -9,6 +9,7 @@ import pytest
 import gradviz
 import gradviz.engine as torch
 from gradviz.graph.build import build
+from gradviz.graph.fold import folded
 from gradviz.pictures.node_text import OVERVIEW, facts, lines_of
 from gradviz.pictures.style import node_classes
 from gradviz.pictures.textbook import textbook
@@ -99,3 +100,30 @@ def test_a_buffer_is_not_called_a_frozen_parameter(tmp_path: Path) -> None:
     assert (facts(mask), facts(bias)) == ("leaf · buffer", "leaf · frozen")
     assert "frozen" in node_classes(bias)
     assert "frozen" not in node_classes(mask)
+
+
+def test_classes_are_told_by_the_least_and_the_largest(tmp_path: Path) -> None:
+    with gradviz.record(tmp_path / "p.gradviz"):
+        scores = torch.randn(20, 3, requires_grad=True)
+        labels = torch.arange(20) % 3
+        torch.nn.functional.cross_entropy(scores, labels).backward()
+    assert any("int64 from 0 to 2" in line for line in lines(open_trace(tmp_path / "p.gradviz"), 1, "labels"))
+
+
+def test_a_module_whose_result_nothing_reads_tells_its_shape(tmp_path: Path) -> None:
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head, self.extra = torch.nn.Linear(4, 3), torch.nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.head(x), self.extra(x)
+
+    with gradviz.record(tmp_path / "p.gradviz"):
+        net = Net()
+        scores, _ = net(torch.randn(5, 4))
+        scores.sum().backward()
+    with open_trace(tmp_path / "p.gradviz") as trace:
+        nodes = folded(build(trace, 1, whole=True), depth=1).nodes.values()
+        boxes = [lines_of(node, "both") for node in nodes if (node.name or "").endswith("extra")]
+    assert ("value", "[5, 4] → [5, 2]") in boxes[0]

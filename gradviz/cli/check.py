@@ -9,10 +9,9 @@ from time import perf_counter
 from typing import Any
 
 import click
-from rich.console import Console
 
 from gradviz.cli.command_process import Job, perform
-from gradviz.cli.common import all_opened, fail, format_option, named_traces, stdout_kept
+from gradviz.cli.common import all_opened, fail, format_option, named_traces, stdout_kept, wide_console
 from gradviz.cli.running import (
     SETTINGS,
     Program,
@@ -56,7 +55,7 @@ def _rule_ids(context: click.Context, option: click.Parameter, text: str) -> tup
 def _explain(context: click.Context, option: click.Parameter, name: str | None) -> None:
     """Print the page of a rule, and exit."""
     if name is not None:
-        Console(highlight=False).print(page_text(page_of(rule_called(name))), crop=False)
+        wide_console().print(page_text(page_of(rule_called(name))), crop=False)
         context.exit()
 
 
@@ -254,7 +253,7 @@ def _print(
     """Print a report of a trace or of all ranks, and the result of its first cure if that was tried. With `names_all`
     the text names each rule that was not checked."""
     if form == "text":
-        console = Console(highlight=False)
+        console = wide_console()
         console.print(report_text(report, trace, console, names_all, with_diffs), crop=False)
         for line in chain.from_iterable(map(tried_text, outcome)):
             console.print(line, crop=False, soft_wrap=True)

@@ -4,9 +4,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import click
-from rich.console import Console
 
-from gradviz.cli.common import PATH, all_opened, fail, format_option, opened
+from gradviz.cli.common import PATH, all_opened, fail, format_option, opened, wide_console
 from gradviz.compare.noise import replicas_text
 from gradviz.compare.parting import TOLERANCE, difference_json, difference_text
 from gradviz.compare.parting import diff as difference_of
@@ -76,7 +75,7 @@ def diff(
     if form == "json":
         click.echo(json_text(difference_json(difference)))
     else:
-        console = Console(highlight=False)
+        console = wide_console()
         console.print(difference_text(difference))
         for line in as_replicas:
             console.print(line)
@@ -92,7 +91,7 @@ def _show_noise(one: Trace, other: Trace, numbers: tuple[int, ...], form: str) -
     if form == "json":
         click.echo(json_text(noise_json(difference)))
     else:
-        Console(highlight=False).print(noise_text(difference))
+        wide_console().print(noise_text(difference))
     return difference.same
 
 

@@ -5,11 +5,10 @@ import platform
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions, version
 
 import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gradviz.cli.common import show_all_on_stdout
+from gradviz.cli.common import show_all_on_stdout, wide_console
 from gradviz.version import __version__
 
 _DISTRIBUTION = "gradviz-recorder"
@@ -25,7 +24,7 @@ OPTIONAL = {
 def doctor() -> None:
     """Show what is installed and which layout engine is used, and check that pictures can be drawn."""
     show_all_on_stdout()
-    console = Console(highlight=False)
+    console = wide_console()
     table = Table.grid(padding=(0, 2))
     ok = [_add_versions(table), _add_owners(table), _add_layout(table), _add_picture(table)]
     console.print(table)

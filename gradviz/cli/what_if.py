@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
-from gradviz.cli.common import fail, json_option, opened, pass_option, trace_argument
+from gradviz.cli.common import fail, json_option, opened, pass_option, trace_argument, wide_console
 from gradviz.compare.compiled import compiled as compiled_pass
 from gradviz.compare.compiled import compiled_json, compiled_text
 from gradviz.replay.changed_pass import DTYPES, scaled_step
@@ -149,4 +148,4 @@ def what_if(
         if as_json:
             click.echo(json_text(as_data(words, found)))
         else:
-            Console(highlight=False).print(as_text(words, found))
+            wide_console().print(as_text(words, found))

@@ -3,9 +3,8 @@
 from pathlib import Path
 
 import click
-from rich.console import Console
 
-from gradviz.cli.common import fail, format_option, opened
+from gradviz.cli.common import fail, format_option, opened, wide_console
 from gradviz.explain.account import account_text
 from gradviz.explain.by_norms import NormReason, norm_json, norm_text
 from gradviz.explain.origin import PATHS, reason_json, reason_text
@@ -61,7 +60,7 @@ def why(words: tuple[str, ...], number: int | None, paths: int, across: str | No
         click.echo(json_text(data))
         return
     text = norm_text(reason) if isinstance(reason, NormReason) else reason_text(reason)
-    Console(highlight=False).print(text, *account)
+    wide_console().print(text, *account)
 
 
 def _across(words: tuple[str, ...], number: int | None, form: str) -> None:
@@ -76,4 +75,4 @@ def _across(words: tuple[str, ...], number: int | None, form: str) -> None:
         if form == "json":
             click.echo(json_text(across_json(told, found)))
         else:
-            Console(highlight=False).print(across_text(told, found))
+            wide_console().print(across_text(told, found))

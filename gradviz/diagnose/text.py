@@ -151,7 +151,7 @@ def diff_text(patch: Patch) -> Text:
 
 
 def _indented(text: Text) -> RenderableType:
-    return Padding(text, (0, 0, 0, 3))
+    return Padding(text, (0, 0, 0, 3), expand=False)
 
 
 def _events(finding: Finding, trace: Trace) -> str:

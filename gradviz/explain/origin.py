@@ -233,7 +233,7 @@ def _contribution_text(
     share = "" if np.isnan(contribution.share) else f"{by_norms.percent(contribution.share)}  "
     about = "" if contribution.exact else f"{by_norms.ABOUT} "
     yield Text.assemble(f"{position}. ", (f"{about}{share}", "bold"), by_norms.value_text(contribution.value))
-    yield Padding(_chain(contribution), (0, 0, 0, 3))
+    yield Padding(_chain(contribution), (0, 0, 0, 3), expand=False)
 
 
 def _chain(contribution: by_norms.Contribution) -> Table:

@@ -8,7 +8,10 @@ from subprocess import CompletedProcess
 
 import pytest
 
+import gradviz
+import gradviz.engine as torch
 from gradviz.errors import DEBUG
+from tests.invoked import invoked
 from tests.page.page_views import views_of
 
 Command = Callable[..., CompletedProcess[str]]
@@ -133,3 +136,15 @@ def test_a_lesson_ends_with_its_first_note_in_one_line(
     )
     (note,) = hints(gradviz_here("trace", "--engine", "numpy", written(cut)))
     assert note.startswith("gradviz: note detached-path  program.py:3  x never gets a gradient")
+
+
+def test_text_that_no_terminal_shows_is_not_wrapped(tmp_path: Path) -> None:
+    with gradviz.record(tmp_path / "run.gradviz"):
+        net = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(6)))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        scale = torch.ones(1, requires_grad=True)
+        (net(torch.ones(1, 2)).detach().sum() * scale).backward()
+        optimizer.step()
+    said = invoked(["check", str(tmp_path / "run.gradviz")]).output.splitlines()
+    assert [line for line in said if "never get a gradient" in line and "detach() cut it off" in line]
+    assert not [line for line in said if line != line.rstrip()]

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from gradviz.query import State
 from gradviz.query.function_calls import FunctionCall
+from gradviz.query.optimizer_steps import Update
 from gradviz.tracefile import Snapshot
 
 LEAF, TENSOR, OP, GRAD_FN, GROUP = "leaf", "tensor", "op", "grad_fn", "group"
@@ -95,6 +96,7 @@ class Node:
     version: int = 0
     overwritten: bool = False  # a later version of the tensor is in the graph, too
     written_by: str = ""  # the op or function that wrote this version: `add_`, `SGD`
+    update: Update | None = None  # how an optimizer computed this version
     args: str = ""  # an op's non-tensor arguments
     text: str = ""  # the source line
     base: str | None = None  # the name of the tensor whose memory it shares

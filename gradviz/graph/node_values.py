@@ -1,19 +1,23 @@
 """Fills in the values and gradients of a graph, at the event that it shows."""
 
+import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from gradviz.events.kinds import Accumulated, CollectiveCalled, Kind, Produced, Received
+from gradviz.events.kinds import Accumulated, CollectiveCalled, Kind, Mutated, Produced, Received
 from gradviz.graph import model as m
 from gradviz.graph.model import LEAF, OP, RECEIVE, SEND, TENSOR, Edge, Exchange, Graph, Ids, Node
 from gradviz.query import FIRST, Query, State
 from gradviz.query.collective_calls import COLLECTIVES, calls_around, is_of_some_ranks
+from gradviz.query.optimizer_steps import update_step
 from gradviz.query.reduced_gradients import on_gradients
 from gradviz.query.writes import added_to, used_otherwise
 from gradviz.tracefile import PassInfo, Snapshot
+
+_FEW = 4  # the most elements of a parameter whose step is shown
 
 
 def fill_values(
@@ -48,6 +52,9 @@ def _fill_tensors(graph: Graph, query: Query, states: Mapping[str, State]) -> No
         node.value = trace.snapshot(node.number, last)
         if write := used.get(states[node.id]):
             node.value, node.used = write.before, write.after
+        if node.version and node.is_leaf and math.prod(node.shape or ()) <= _FEW:
+            written = trace.event(states[node.id].since)
+            node.update = update_step(query, written) if isinstance(written, Mutated) else None
         last_version[node.number] = node
     for tensor, node in last_version.items():
         grad = tensors.grad(tensor, at)

@@ -14,9 +14,11 @@ from gradviz.tracefile import Snapshot
 from gradviz.words.escape import plain, plain_name
 from gradviz.words.numbers import BRIEF as BRIEF_VALUE
 from gradviz.words.numbers import bars_of, called_ranks, has_odd, number, plural, told_apart, value_label
+from gradviz.words.rows import filled_in
 
 Line = tuple[str, str]
 _MOST_APART = 3  # the most different values of ranks at a node
+_LONGEST_STEP = 48  # characters of the numbers of a step
 MOST_EXCHANGES = 4  # the most exchanges between ranks that a node lists
 
 
@@ -101,7 +103,9 @@ def _tensor(node: Node, show: str) -> list[Line]:
     if node.tangent is not None:
         lines.append(_valued("tangent", node.tangent, "grad"))
     if node.version:
-        lines.append(("fact", f"version {node.version}, after {plain(node.written_by, 30)}"))
+        step = "" if node.update is None else filled_in(node.update)
+        by = f"{plain(node.written_by, 30)}{f': {step}' if 0 < len(step) <= _LONGEST_STEP else ''}"
+        lines.append(("fact", f"version {node.version}, after {by}"))
     if node.base and named:
         lines.append(("fact", f"shares memory with {plain(node.base, 30)}"))
     return lines

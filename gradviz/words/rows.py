@@ -12,7 +12,7 @@ from gradviz.events import kinds
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD
 from gradviz.query.curves import Trend
 from gradviz.query.failures import is_refusal
-from gradviz.query.optimizer_steps import update_step
+from gradviz.query.optimizer_steps import Update, update_step
 from gradviz.query.writes import needing
 from gradviz.words.chain import addition, contributes, downstream, local, so_far, summed, whole_op
 from gradviz.words.escape import clean
@@ -319,11 +319,16 @@ def update_told(stop: Stop, event: kinds.Mutated) -> str:
     update = update_step(stop.query, event)
     if update is None or update.after.size > BRIEF:
         return ""
-    name, numbers = stop.called(event.tensor), dict(update.terms)
+    name = stop.called(event.tensor)
     named = {"w": name, "grad": f"{name}.grad"}
     formula = _NAME.sub(lambda term: named.get(term[0], term[0]), update.formula)
-    filled = _NAME.sub(lambda term: _number(numbers[term[0]]), update.formula)
-    return f"{formula} = {filled} = {nested(update.after.astype('f4'))}"
+    return f"{formula} = {filled_in(update)} = {nested(update.after.astype('f4'))}"
+
+
+def filled_in(update: Update) -> str:
+    """The formula of a step with its numbers: `3 − 0.1 · 6`."""
+    numbers = dict(update.terms)
+    return _NAME.sub(lambda term: _number(numbers[term[0]]), update.formula)
 
 
 def _number(value: object) -> str:

@@ -127,3 +127,16 @@ def test_a_module_whose_result_nothing_reads_tells_its_shape(tmp_path: Path) -> 
         nodes = folded(build(trace, 1, whole=True), depth=1).nodes.values()
         boxes = [lines_of(node, "both") for node in nodes if (node.name or "").endswith("extra")]
     assert ("value", "[5, 4] → [5, 2]") in boxes[0]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "step"),
+    [("SGD", "[1, 2] − 0.1 · [3, -1]"), ("Adam", "[1, 2] − 0.1 · [3, -1] / (√[9, 1] + 1e-8)")],
+)
+def test_a_leaf_tells_the_numbers_of_the_step_that_made_it(tmp_path: Path, optimizer: str, step: str) -> None:
+    with gradviz.record(tmp_path / "p.gradviz"):
+        w = torch.tensor([1.0, 2.0], requires_grad=True)
+        (w * torch.tensor([3.0, -1.0])).sum().backward()
+        getattr(torch.optim, optimizer)([w], lr=0.1).step()
+        (w * w).sum().backward()
+    assert f"version 1, after {optimizer}: {step}" in lines(open_trace(tmp_path / "p.gradviz"), 2, "w")

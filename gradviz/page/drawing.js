@@ -110,18 +110,16 @@ function ownLines(id, k) {
     { role: value && value.odd ? "odd" : "fact", text: valueLine(shapeText(node), value) },
   ];
   if (showsGrad(node)) {
-    const grad = gradOf(node, k);
-    lines.push({
-      role: grad ? (grad.odd ? "odd" : "grad") : "none",
-      text: grad ? cut(grad.brief ? `.grad ${grad.brief.startsWith("rms") ? "" : "= "}${grad.brief}` : ".grad", 40) : ".grad = None",
-    });
+    const grad = isPresent(node, k) ? gradOf(node, k) : null;
+    const none = isPresent(node, k) ? ".grad = None" : ""; // a line all the same: a box has as many at each event
+    lines.push({ role: grad ? (grad.odd ? "odd" : "grad") : "none", text: grad ? valueLine(".grad", grad) : none });
   }
   return lines;
 }
 
 const valueLine = (shape, value) => {
   if (!value || !value.brief) return shape;
-  return cut(value.brief.startsWith("rms") ? `${shape} ${value.brief}` : `${shape} = ${value.brief}`, 40);
+  return cut(/^(rms|from)/.test(value.brief) ? `${shape} ${value.brief}` : `${shape} = ${value.brief}`, 40);
 };
 
 function groupLines(group, k) {

@@ -111,7 +111,7 @@ function tensorFacts(node, k) {
   const facts = [
     ...fact("value", element("output", { id: "value" }, there ? (value ? value.text : said("not kept")) : said("not made yet"))),
   ];
-  if (showsGrad(node)) {
+  if (showsGrad(node) && isPresent(node, k)) {
     facts.push(...fact(".grad", element("output", { id: "grad", class: grad && grad.odd ? "odd" : "grad" }, grad ? grad.text : "None")));
     if (grad && grad.norm !== null) facts.push(...fact("norm of .grad", String(Number(grad.norm.toPrecision(6)))));
   }

@@ -141,6 +141,9 @@ function versionAt(view, id, k) {
   return found ? found.id : id;
 }
 
+// Whether a tensor's node is its version at an event: `.grad` belongs to the tensor, and so to its present version.
+const isPresent = (node, k) => versionAt(app.view, `t${node.tensor}`, k) === node.id;
+
 // The last event that may be shown: a lesson holds back what its open question asks for.
 const held = { until: () => Infinity };
 

@@ -280,6 +280,25 @@ def test_a_box_says_what_a_tensor_is_at_the_event(traced: Callable, opened: Call
     assert said() == "leaf · requires_grad"
 
 
+@pytest.mark.slow
+def test_an_earlier_version_of_a_leaf_has_no_gradient_of_the_present(
+    traced: Callable, opened: Callable
+) -> None:
+    def program() -> None:
+        w = torch.tensor([1.0, 2.0], requires_grad=True)
+        optimizer = torch.optim.SGD([w], lr=0.1)
+        for _ in range(2):
+            (w * w).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    page = opened(traced(program), whole=True)
+    page.press("End")
+    leaves = [lines for lines in page.boxes().values() if lines[0] == "w"]
+    assert len(leaves) > 1
+    assert [any(line.startswith(".grad") for line in lines) for lines in leaves].count(True) == 1
+
+
 def test_the_gradients_of_a_small_graph_stay_at_their_edges(traced: Callable, opened: Callable) -> None:
     def gradients() -> list[str]:
         return sorted(page.tab.locator("#labels .grad").all_text_contents())

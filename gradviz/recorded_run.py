@@ -216,6 +216,19 @@ def _ledger(query: Query) -> Columns:
     }
 
 
+def _collectives(query: Query) -> Columns:
+    trace = query.trace
+    called = trace.table(Kind.COLLECTIVE)
+    return {
+        "collective": list(range(1, len(called.events) + 1)),
+        "call": [trace.text(number) for number in called["how"].tolist()],
+        "args": [trace.text(number) for number in called["args"].tolist()],
+        "pass": [number or None for number in query.passes.numbers[called.events].tolist()],
+        "event": called.events.tolist(),
+        **_places(query, called.sites),
+    }
+
+
 TABLES: dict[str, tuple[Callable[[Query], Columns], str]] = {
     "passes": (_passes, "the backward passes: where each began, at which loss, with how many nodes"),
     "gradients": (
@@ -228,12 +241,16 @@ TABLES: dict[str, tuple[Callable[[Query], Columns], str]] = {
     "parameters": (_parameters, "the parameters of modules at the end of the run"),
     "modules": (_module_table, "the modules that were called, and how many ops their first call ran"),
     "ops": (_ops, "the ops that were recorded in detail, with statistics of their first output"),
+    "collectives": (
+        _collectives,
+        "the calls in which several processes take part, in their order on each rank",
+    ),
     "errors": (_errors, "the exceptions that left a pass, refused one, or ended the program"),
     "events": (_events, "all events"),
 }
 
 _TEXTS = frozenset(
-    "args class cure dtype error file finding how kind link message module name op rule settings severity shape"
+    "args call class cure dtype error file finding how kind link message module name op rule settings severity shape"
     " why".split()
 )
 _REALS = frozenset("change change_ratio loss lr max mean min norm parameter_norm ratio rms".split())

@@ -105,10 +105,38 @@ def test_every_documented_question_about_ranks_is_answered(
     monkeypatch.chdir(tmp_path)
     done = invoked(["export", "train.rank*.gradviz", "--to", "parquet", "-o", "lake"])
     assert (done.exit_code, done.stdout) == (0, "wrote 2 runs for parquet into lake\n")
-    parting, first, lazy = (duckdb.sql(question).fetchall() for question in QUESTIONS)
+    parting, first, lazy, disordered = (duckdb.sql(question).fetchall() for question in QUESTIONS)
     assert parting
     assert first == [(1, PASSES)]
     assert {name for name, link, ranks in lazy} == set()
+    assert disordered == []
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_the_first_collective_in_another_order_is_found_by_sql(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed("pyarrow", "duckdb", "torch")
+    import duckdb
+    import torch as pytorch
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    part = pytorch.ones(2)
+    for rank, second in enumerate((lambda: dist.all_reduce(part), lambda: dist.broadcast(part, 0))):
+        dist.init_process_group(
+            "fake", store=FakeStore(), rank=rank, world_size=2
+        )  # waits for no other process
+        with package.record(tmp_path / f"train.rank{rank}.gradviz"):
+            dist.all_reduce(part)
+            second()
+        dist.destroy_process_group()
+    monkeypatch.chdir(tmp_path)
+    assert invoked(["export", "train.rank*.gradviz", "--to", "parquet", "-o", "lake"]).exit_code == 0
+    ((number, calls, _),) = duckdb.sql(QUESTIONS[-1]).fetchall()
+    assert number == 2
+    assert {call.split()[0] for call in calls} == {"all_reduce", "broadcast"}
 
 
 @pytest.mark.slow

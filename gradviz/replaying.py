@@ -159,14 +159,12 @@ def filled_in_at(query: Query, event: int) -> bool:
     return pass_here is not None and filled_in(query, pass_here.number)
 
 
-def fill_in_where_bad(trace: Trace) -> None:
+def fill_in_where_bad(trace: Trace) -> bool:
     """Add the elements that a replay computes to the first pass with a NaN or an infinity in its root, or in a
-    gradient of a leaf, so that a check can find their origin."""
-    if _can_fill(trace):
-        query = Query(trace)
-        number = query.of(first_bad_pass)
-        if number:
-            filled_in(query, number)
+    gradient of a leaf, so that a check can find their origin. Whether there were any."""
+    query = Query(trace)
+    number = query.of(first_bad_pass) if _can_fill(trace) else None
+    return bool(number) and filled_in(query, number)
 
 
 def with_cures(found: Sequence[tuple[int, Finding]], trace: Trace) -> list[tuple[int, Finding]]:

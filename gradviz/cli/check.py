@@ -178,9 +178,8 @@ def check(
                 report = check_trace(traces[0], select, ignore, settings)
             else:
                 of = ranks = ranked_traces(traces)
-                for trace in traces:
-                    fill_in_where_bad(trace)
-                report = check_ranks(ranks, select, ignore, settings)
+                filled_in = [fill_in_where_bad(trace) for trace in traces]
+                report = check_ranks(ranks, select, ignore, settings, in_processes=not any(filled_in))
             outcome = [tried(report, traces[0])] if try_cures else []
             _print(report, of, form, outcome, with_diffs, names_all)
         return status or int(bool(report.at_least(fail_on or settings.fail_on)))

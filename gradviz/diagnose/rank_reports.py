@@ -1,7 +1,11 @@
 """The reports of all ranks of a run as one report, in which a finding of several ranks stands once."""
 
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from itertools import repeat
+from multiprocessing import get_context
+from pathlib import Path
 
 from gradviz.diagnose.between_ranks import BETWEEN_RANKS, findings_of
 from gradviz.diagnose.finding import SEVERITIES, Finding, Report
@@ -11,10 +15,12 @@ from gradviz.events.kinds import Kind
 from gradviz.query.collective_calls import ALL_REDUCE
 from gradviz.query.query import Query
 from gradviz.query.replicas import Replicas
-from gradviz.tracefile import Trace
+from gradviz.tracefile import Trace, open_trace
 from gradviz.words.numbers import called_ranks
 
 _BAD_NUMBERS = ("nonfinite-forward", "nonfinite-gradient", "singular-derivative", "masked-nan")
+
+_MANY = 64  # ranks for which starting processes is worth its time
 
 
 def check_ranks(
@@ -22,10 +28,12 @@ def check_ranks(
     select: Collection[str] = (),
     ignore: Collection[str] = (),
     settings: Settings | None = None,
+    in_processes: bool = False,
 ) -> Report:
     """Check the traces of all ranks of a run: each trace by itself, and the ranks against each other. `select` are the
-    rules to check (empty: all rules), `ignore` the rules to leave out. If they are empty, the `settings` apply. Raises
-    UnknownRule for an id that no rule has."""
+    rules to check (empty: all rules), `ignore` the rules to leave out. If they are empty, the `settings` apply. With
+    `in_processes`, many ranks are checked by processes that start as the program did. Raises UnknownRule for an id that
+    no rule has."""
     for name in (*select, *ignore):
         rule_called(name)
     settings = settings or Settings()
@@ -33,11 +41,20 @@ def check_ranks(
         settings, select=tuple(select or settings.select), ignore=tuple(ignore or settings.ignore)
     )
     of_one = _without_rank_rules(chosen)
-    reports = {
-        rank: Report((), (), ()) if chosen.select and not of_one.select else check(trace, settings=of_one)
-        for rank, trace in ranks.items()
-    }
+    if chosen.select and not of_one.select:
+        reports = dict.fromkeys(ranks, Report((), (), ()))
+    elif in_processes and len(ranks) >= _MANY:
+        with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+            asked = ([trace.path for trace in ranks.values()], repeat(of_one))
+            reports = dict(zip(ranks, pool.map(_report, *asked, chunksize=8), strict=True))
+    else:
+        reports = {rank: check(trace, settings=of_one) for rank, trace in ranks.items()}
     return compared(ranks, reports, chosen)
+
+
+def _report(path: Path, settings: Settings) -> Report:
+    with open_trace(path) as trace:
+        return check(trace, settings=settings)
 
 
 def compared(

@@ -28,8 +28,13 @@ def function_around(tree: ast.AST | None, line: int, name: str = "") -> Function
 
 def parsed(trace: Trace, file: str) -> ast.Module | None:
     """The syntax tree of a file of a traced program; None if its source is no Python that can be read here."""
+    return _parsed("\n".join(trace.source(file)))
+
+
+@lru_cache(maxsize=32)  # all ranks of a run have the same files
+def _parsed(source: str) -> ast.Module | None:
     try:
-        return ast.parse("\n".join(trace.source(file)))
+        return ast.parse(source)
     except (SyntaxError, ValueError):
         return None
 

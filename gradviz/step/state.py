@@ -62,7 +62,7 @@ class Session:
         live: bool = False,
         exporter: Callable[[Trace, int, Path], None] | None = None,
         fill: Callable[[Query, int], bool] = lambda query, event: False,
-        fill_in_where_bad: Callable[[Trace], None] = lambda trace: None,
+        fill_in_where_bad: Callable[[Trace], object] = lambda trace: None,
         what_if: Callable[[Words, int | None, Sequence[str]], list[str]] | None = None,
     ) -> None:
         if not trace.count:

@@ -17,6 +17,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gradviz  # noqa: E402
+from gradviz.events.kinds import Kind  # noqa: E402
 from gradviz.query.query import Query  # noqa: E402
 from gradviz.replay.changed_pass import WhatIf, what_if  # noqa: E402
 from gradviz.replay.outcome import Check, Edits, checked  # noqa: E402
@@ -610,3 +611,42 @@ def test_without_pytorch_a_pass_runs_again_on_our_engine(path: Path) -> None:
         found = given["rms"] if isinstance(given, dict) else np.sqrt(np.mean(np.square(given)))
         assert found == pytest.approx(rms, rel=1e-4)
     assert max(one["largest"] for one in told["replay"]["differences"] if one["largest"] != "nan") < 1e-5
+
+
+class Scaled(torch.nn.Parameter):
+    """A class of parameters of the program's own, which computes as PyTorch's does."""
+
+
+@pytest.mark.parametrize("full", [True, False], ids=["hooks of both sides", "a hook before"])
+def test_a_pass_goes_through_the_backward_hooks_of_modules(path: Path, full: bool) -> None:
+    def program() -> None:
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2))
+        for layer in net:
+            if full:
+                layer.register_full_backward_hook(lambda *_: None)
+            else:
+                layer.register_full_backward_pre_hook(lambda *_: None)
+        net(torch.randn(8, 4, requires_grad=True)).square().mean().backward()
+
+    recorded(path, program)
+    (check,) = checks(path)
+    assert check.is_equal
+    assert check.gradients == 5
+
+
+def test_a_pass_goes_through_parameters_of_a_class_of_their_own(path: Path) -> None:
+    def program() -> None:
+        torch.manual_seed(0)
+        net = torch.nn.Module()
+        net.w = Scaled(torch.randn(4, 2))
+        (torch.randn(8, 4) @ net.w).square().mean().backward()
+
+    recorded(path, program)
+    (check,) = checks(path)
+    assert check.is_equal
+    assert check.gradients == 1
+    with open_trace(path) as trace:
+        how = [trace.event(event).how for event in trace.indices(Kind.TENSOR).tolist()]
+    assert "Parameter" in how
+    assert "earlier" not in how

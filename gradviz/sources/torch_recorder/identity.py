@@ -28,7 +28,7 @@ from gradviz.sources.torch_recorder.known_things import (
 )
 from gradviz.sources.torch_recorder.node_formulas import rule_of_node
 from gradviz.sources.torch_recorder.saved import SavedTensors
-from gradviz.sources.torch_recorder.tensor_values import PLAIN, Unseen, local_part
+from gradviz.sources.torch_recorder.tensor_values import PLAIN, Unseen, is_plain_parameter, local_part
 from gradviz.system.turns import new_own_turn
 
 _functorch = torch._C._functorch
@@ -106,7 +106,9 @@ class Identity:
         known.views = None
         known.depends = False
         self.known[key] = known
-        if type(tensor) is torch.nn.Parameter:
+        if (kind := type(tensor)) is torch.nn.Parameter or (
+            kind is not torch.Tensor and is_plain_parameter(kind)
+        ):
             self.nameless[known.number] = known
         return known
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch.autograd import Function
+from torch.nn.modules._functions import BackwardHookFunction
 from torch.nn.utils import clip_grad
 from torch.optim import Optimizer, lr_scheduler
 
@@ -238,7 +239,7 @@ class TorchRecorder:
 
         def call(cls: Any, *args: Any, **kwargs: Any) -> Any:
             made = type.__call__(cls, *args, **kwargs)
-            if not self.source.is_off and type(made) is torch.nn.Parameter:
+            if not self.source.is_off and tensor_values.is_plain_parameter(type(made)):
                 self._put_off(made, args[0] if args else None, sys._getframe(1))
             return made
 
@@ -303,9 +304,15 @@ class TorchRecorder:
             call = self._kept(cls, args)
             result = self._as_one_op(cls.__name__, inside, args, kwargs, frame)
             self._keep(cls, args, kwargs, call, result)
+            if cls is BackwardHookFunction:
+                self._handed_on(args, result, frame)
             return result
 
         return run
+
+    @safely
+    def _handed_on(self, args: Any, result: Any, frame: FrameType) -> None:
+        self.source.handed_on(args, result if isinstance(result, tuple) else (result,), frame)
 
     @safely
     def _is_compiled(self, cls: Any) -> bool:

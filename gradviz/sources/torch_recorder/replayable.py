@@ -33,7 +33,7 @@ from gradviz.sources.torch_recorder.forward import Forward, is_in_layer
 from gradviz.sources.torch_recorder.known_things import grad_fn_of, version_of
 from gradviz.sources.torch_recorder.memory import dtype_name
 from gradviz.sources.torch_recorder.shared import Source, in_transform
-from gradviz.sources.torch_recorder.tensor_values import PLAIN
+from gradviz.sources.torch_recorder.tensor_values import PLAIN, is_plain_parameter
 from gradviz.tracefile import Recorder
 from gradviz.tracefile.recorder import InputsRecorder
 
@@ -42,7 +42,9 @@ TORCH = Library(
     torch.Size,
     torch.device,
     {torch.dtype: "dtype", torch.layout: "layout", torch.memory_format: "memory_format"},
-    lambda tensor: type(tensor) in PLAIN and tensor.layout is torch.strided,
+    lambda tensor: (
+        (type(tensor) in PLAIN or is_plain_parameter(type(tensor))) and tensor.layout is torch.strided
+    ),
 )
 
 
@@ -93,6 +95,7 @@ class Replayable:
     def follow(self, forward: Forward) -> None:
         """Record the calls that the ways of a recorder handle."""
         self.source.differentiated = self.differentiated
+        self.source.handed_on = self.handed_on
         for sort in (calls.OP, calls.LINEAR, calls.DATA):
             forward.put_around(sort, self._following)
         forward.put_around(calls.FILL, self._noting)
@@ -110,6 +113,22 @@ class Replayable:
             versions = self.held.have_all(tensors, numbers, of.where)
             call = CallBegun(of.where, DIFFERENTIATES, arguments, _context(), 0, tensors, numbers, versions)
             self._made(call, None, (), {}, gradients)
+
+    def handed_on(self, tensors: Sequence[Any], results: Sequence[Any], frame: FrameType) -> None:
+        """Record the tensors that PyTorch's function around a module with backward hooks handed on, as views."""
+        if not is_grad_enabled() or self.source.in_pass or in_transform():
+            return
+        for tensor, result in zip(tensors, results, strict=True):
+            with torch._C.DisableTorchFunction(), suppress(NotExpressed):
+                entered, arguments = typed_call(TORCH, [tensor, tensor], {})
+                self.held.look_around()
+                numbers = [self.source.identity.number_of(one, frame) for one in entered]
+                where = self.source.place(frame)
+                versions = self.held.have_all(entered, numbers, where)
+                call = CallBegun(
+                    where, "Tensor.view_as", arguments, _context(), 0, entered, numbers, versions
+                )
+                self._made(call, None, (), {}, result)
 
     def _following(self, way: Way) -> Way:
         def run(func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:

@@ -72,6 +72,8 @@ class Source:
         # ...by the part that records replayable calls, called with a pass that can be differentiated, and its
         # results:
         self.differentiated: Callable[..., None] = lambda *_: None
+        # ...and with tensors that a function of PyTorch's handed on as they are, its results, and a frame:
+        self.handed_on: Callable[..., None] = lambda *_: None
 
     def gave_up(self, error: Exception) -> None:
         """Stop recording after a fault of the recorder: the program goes on, and its user is told once."""

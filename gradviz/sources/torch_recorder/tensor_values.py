@@ -324,8 +324,18 @@ _IN_NUMPY = {
     torch.float32, torch.float64, torch.float16,
     torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
 }  # fmt: skip
-PLAIN = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
+PLAIN: set[type] = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
 READER = TorchReader()
+
+
+def is_plain_parameter(kind: type[torch.Tensor]) -> bool:
+    """Whether a class is that of parameters, or a subclass that computes as it does: then it is PLAIN from now on."""
+    parameter: Any = torch.nn.Parameter
+    is_one = parameter in kind.__mro__ and kind.__torch_function__ == parameter.__torch_function__
+    if is_one and kind not in PLAIN:
+        PLAIN.add(kind)
+        READERS[kind] = READER
+    return is_one
 
 
 def register() -> None:

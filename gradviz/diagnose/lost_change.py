@@ -9,6 +9,7 @@ from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind
 from gradviz.query.dropped_results import are_used, dropped
 from gradviz.query.flow import reach, sources
+from gradviz.query.functions_of_source import nodes_of
 from gradviz.query.ops import ADDING, SUBTRACTING
 from gradviz.query.source_trees import names_read, statement_at, trees
 from gradviz.query.writes import Writes
@@ -50,7 +51,7 @@ def own_step(case: Case, optimizer: int) -> tuple[str, ast.FunctionDef] | None:
     """The file and the method `step` of an optimizer that the program defines; None for any other optimizer."""
     name = case.training.optimizer_class(optimizer) if optimizer > 0 else ""
     for file, tree in case.query.of(trees).items():
-        for node in ast.walk(tree):
+        for node in nodes_of(tree):
             if isinstance(node, ast.ClassDef) and node.name == name:
                 methods = [one for one in node.body if isinstance(one, ast.FunctionDef)]
                 return next(((file, one) for one in methods if one.name == "step"), None)

@@ -9,6 +9,7 @@ import numpy as np
 
 from gradviz.events.kinds import Kind
 from gradviz.query.flow import Downstream
+from gradviz.query.functions_of_source import nodes_of
 from gradviz.query.query import Query
 from gradviz.query.source_trees import statement_at, trees
 from gradviz.sets import contained, distinct
@@ -58,7 +59,7 @@ def _alone(query: Query, site: Site) -> ast.Expr | None:
     if ends != (place.line, place.col, place.end_line, place.end_col):
         return None
     tree = query.of(trees)[place.file]
-    tried = (one for node in ast.walk(tree) if isinstance(node, ast.Try) for one in node.body)
+    tried = (one for node in nodes_of(tree) if isinstance(node, ast.Try) for one in node.body)
     return None if any(one.lineno <= place.line <= (one.end_lineno or 0) for one in tried) else statement
 
 

@@ -39,6 +39,12 @@ def _parsed(source: str) -> ast.Module | None:
         return None
 
 
+@lru_cache(maxsize=32)
+def nodes_of(tree: ast.Module) -> tuple[ast.AST, ...]:
+    """All nodes of the syntax tree of a file."""
+    return tuple(ast.walk(tree))
+
+
 class Element(NamedTuple):
     """An element of a list, tuple or dict that is assigned to a variable: `w["bias"]`. A comprehension `counts` its
     elements: a number takes the place of `{}` in the path. Without a path, what a function returns."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from gradviz.events.kinds import Kind, NumberRead, TensorMade
 from gradviz.query.flow import op_of
-from gradviz.query.functions_of_source import called
+from gradviz.query.functions_of_source import called, nodes_of
 from gradviz.query.ops import CONVERTING, COPYING
 from gradviz.query.query import Query
 from gradviz.query.source_trees import assigned_before, trees
@@ -250,7 +250,7 @@ class NumbersRead:
         spans: dict[tuple[int, ...], ast.AST] = {}
         parents: dict[ast.AST, ast.AST] = {}
         tree, lines = self.query.of(trees).get(file), self.query.trace.source(file)
-        for node in ast.walk(tree) if tree is not None else ():
+        for node in nodes_of(tree) if tree is not None else ():
             parents |= dict.fromkeys(ast.iter_child_nodes(node), node)
             if isinstance(node, ast.expr | ast.stmt):  # the expression of a statement comes later, and stays
                 end_line, end = node.end_lineno or node.lineno, node.end_col_offset or 0

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from gradviz.events.kinds import Kind
+from gradviz.query.functions_of_source import nodes_of
 from gradviz.query.query import Query
 from gradviz.query.source_trees import (
     assigned_before,
@@ -192,7 +193,7 @@ def seen_at(query: Query, site: int, name: str) -> str:
     tree = query.of(trees).get(place.place.file) if place is not None else None
     if place is None or tree is None:
         return name
-    around = [tree, *(node for node in ast.walk(tree) if _is_around(node, place.place.line))]
+    around = [tree, *(node for node in nodes_of(tree) if _is_around(node, place.place.line))]
     if any(name in bound_in(scope) for scope in around if not isinstance(scope, ast.ClassDef)):
         return name
     of_self = (

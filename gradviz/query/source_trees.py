@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator, Sequence
 
-from gradviz.query.functions_of_source import Function, function_around, parsed
+from gradviz.query.functions_of_source import Function, function_around, nodes_of, parsed
 from gradviz.query.query import Query
 from gradviz.tracefile import Site
 
@@ -27,7 +27,7 @@ def _statements(query: Query) -> dict[tuple[str, int], ast.stmt]:
     return {
         (file, node.lineno): node
         for file, tree in query.of(trees).items()
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.stmt)
     }
 
@@ -54,7 +54,7 @@ def follow_each_other(query: Query, sites: Sequence[Site | None]) -> bool:
     tree = query.of(trees).get(min(files)) if len(files) == 1 and len(lines) == len(sites) else None
     blocks = (
         [statement.lineno for statement in block]
-        for node in (ast.walk(tree) if tree is not None else ())
+        for node in (nodes_of(tree) if tree is not None else ())
         for name in ("body", "orelse", "finalbody")
         if isinstance(block := getattr(node, name, None), list)
     )
@@ -65,7 +65,7 @@ def following(query: Query, site: Site | None) -> list[ast.stmt]:
     """The statements behind that of a site in its block."""
     statement = statement_at(query, site)
     tree = query.of(trees).get(site.place.file) if site is not None else None
-    for node in ast.walk(tree) if tree is not None and statement is not None else ():
+    for node in nodes_of(tree) if tree is not None and statement is not None else ():
         for name in ("body", "orelse", "finalbody"):
             block = getattr(node, name, None)
             if isinstance(block, list) and statement in block:
@@ -78,7 +78,7 @@ def loops_of_line(query: Query, file: str, line: int) -> list[ast.For | ast.Whil
     tree = query.of(trees).get(file)
     return [
         node
-        for node in (ast.walk(tree) if tree is not None else ())
+        for node in (nodes_of(tree) if tree is not None else ())
         if isinstance(node, ast.For | ast.While) and node.lineno < line <= (node.end_lineno or 0)
     ]
 
@@ -122,7 +122,7 @@ def _above(query: Query, site: Site | None) -> Iterator[ast.AST]:
     if tree is None or site is None:
         return
     scope: ast.AST = tree
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         is_around = isinstance(node, ast.FunctionDef) and node.lineno < site.place.line <= (
             node.end_lineno or 0
         )
@@ -193,7 +193,7 @@ def backward_call(query: Query, site: Site | None) -> ast.Call | None:
 def method_calls(tree: ast.AST | None, name: str) -> Iterator[tuple[ast.Call, ast.expr]]:
     """The calls of an attribute of this name in a tree, each with the object: `loss` for `loss.backward()`. Empty
     without a tree."""
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in nodes_of(tree) if tree is not None else ():
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == name:
             yield node, node.func.value
 

@@ -179,7 +179,5 @@ def _grows(shapes: list[tuple[int, ...]]) -> bool:
     return all(np.prod(together) > np.prod(shape) for shape in shapes)
 
 
-
-
 def _shown(case: Case, tensor: int) -> str:
     return f"({', '.join(map(str, case.shape(tensor)))}{',' * (len(case.shape(tensor)) == 1)})"

@@ -38,6 +38,7 @@ from gradviz.errors import nearest
 from gradviz.events.kinds import Kind, TensorMade
 from gradviz.query.copies import LOADED, original
 from gradviz.query.flow import NEAR, leaves_of, transposed_of
+from gradviz.query.functions_of_source import nodes_of
 from gradviz.query.ops import RANDOM_STARTS, TRANSPOSING
 from gradviz.query.source_trees import trees
 from gradviz.query.statements import StatementsRun
@@ -451,7 +452,7 @@ def _misspelt(case: Case) -> Iterator[Found]:
 
 def _read(tree: ast.Module) -> Iterator[str]:
     """The attributes that a file reads, and its texts: `getattr` may be given one."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
             yield node.attr
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -461,7 +462,7 @@ def _read(tree: ast.Module) -> Iterator[str]:
 def _assignments(case: Case) -> Iterator[tuple[Site, ast.Assign, ast.Attribute]]:
     """The assignments to one attribute, with their lines and their targets; none without a pass."""
     for file, tree in case.query.of(trees).items() if case.trace.passes else ():
-        for node in ast.walk(tree):
+        for node in nodes_of(tree):
             target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
             if isinstance(node, ast.Assign) and isinstance(target, ast.Attribute):
                 site = case.query.places.of_line(file, node.lineno)

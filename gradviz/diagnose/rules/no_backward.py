@@ -24,6 +24,7 @@ import ast
 from collections.abc import Iterator
 
 from gradviz.diagnose.rule import ERROR, Case, Edit, Fix, Found, Kind, Need, Rule, Site, Spot
+from gradviz.query.functions_of_source import nodes_of
 from gradviz.query.source_trees import trees
 
 _LEAST = 2  # steps
@@ -86,7 +87,7 @@ def _called(named: ast.Expr) -> Fix:
 def _named_only(case: Case, site: Site | None) -> ast.Expr | None:
     """The first statement in the file of a site that names `.backward` and does not call it."""
     tree = case.query.of(trees).get(site.place.file) if site is not None else None
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in nodes_of(tree) if tree is not None else ():
         if (
             isinstance(node, ast.Expr)
             and isinstance(node.value, ast.Attribute)

@@ -23,6 +23,7 @@ from gradviz.diagnose.fix import Edit, Fix, Spot, as_leaf, typed_for
 from gradviz.diagnose.rule import ERROR, Case, Found, Rule
 from gradviz.diagnose.without_gradient import Rootless, rootless
 from gradviz.query.flow import Ways
+from gradviz.query.functions_of_source import nodes_of
 from gradviz.query.source_trees import assigned_to, backward_call, trees
 from gradviz.query.statements import WrongValue, wrong_values
 
@@ -99,7 +100,7 @@ def _of_torch(case: Case, value: WrongValue, written: str) -> Fix | str:
             call = ast.unparse(node)
             return _typed_once(call, f"torch.{call.removeprefix('math.')}")
     tree = case.query.of(trees).get(value.failure.site.place.file) if value.failure.site is not None else None
-    nodes = ast.walk(tree) if tree is not None else iter(())
+    nodes = nodes_of(tree) if tree is not None else iter(())
     for node in (one for one in nodes if isinstance(one, ast.stmt)):
         typed = of_tensors(node) if assigned_to(node) == written else ""
         if typed:

@@ -38,6 +38,7 @@ from gradviz.diagnose.own_words import with_indices
 from gradviz.diagnose.rule import ERROR, NOTE, WARNING, Case, Found, Need, Rule
 from gradviz.events.kinds import Kind, TensorMade
 from gradviz.query.flow import Use, groups_behind, op_of
+from gradviz.query.functions_of_source import nodes_of
 from gradviz.query.ledger import Ledger
 from gradviz.query.missing_gradients import PARAMETER, Lacks
 from gradviz.query.ops import JOINING, PRODUCTS
@@ -349,7 +350,7 @@ def _unreached(case: Case, backward_pass: PassInfo) -> Site | None:
     for line in lines[:1]:
         conditions = [
             node.lineno
-            for node in ast.walk(tree)
+            for node in nodes_of(tree)
             if isinstance(node, ast.If) and _spans(node, line) and not _spans(node, pass_line)
         ]
         return case.query.places.of_line(site.place.file, max(conditions, default=line))
@@ -362,7 +363,7 @@ def _spans(node: ast.If, line: int) -> bool:
 
 def _steps(tree: ast.Module) -> Iterator[int]:
     """The lines that call `step()` of an optimizer, or of a scaler with an optimizer, known by `opt` in its name."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         named = any("opt" in ast.unparse(part).lower() for part in (node.func.value, *node.args))

@@ -42,6 +42,7 @@ from gradviz.diagnose.without_gradient import Wanting, lacking, lacks_gradient, 
 from gradviz.events.kinds import OpRan
 from gradviz.query.dropped_results import Dropped, are_used, dropped
 from gradviz.query.flow import leaves_of, op_of, reach
+from gradviz.query.functions_of_source import nodes_of
 from gradviz.query.missing_gradients import Lack, Lacks
 from gradviz.query.ops import CONVERTING, COPYING, SUMS
 from gradviz.query.pass_owners import bound_in, missing_at
@@ -243,9 +244,9 @@ def _unread_terms(case: Case, found: Container[int]) -> Iterator[Found]:
 def _never_read(case: Case) -> Iterator[tuple[str, ast.Assign | ast.AugAssign]]:
     """The assignments to variables that no other statement of their function, or of their file, reads."""
     for file, tree in case.query.of(trees).items():
-        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+        functions = [node for node in nodes_of(tree) if isinstance(node, ast.FunctionDef)]
         readers: dict[ast.AST, dict[str, set[str]]] = {one: _readers(one) for one in (tree, *functions)}
-        for node in ast.walk(tree):
+        for node in nodes_of(tree):
             if not isinstance(node, ast.Assign | ast.AugAssign):
                 continue
             name = assigned_to(node)

@@ -30,6 +30,7 @@ import numpy as np
 
 from gradviz.diagnose.first_products import started_at
 from gradviz.diagnose.rule import WARNING, Case, Edit, Fix, Found, Kind, Need, Rule, Spot
+from gradviz.query.functions_of_source import nodes_of
 from gradviz.query.optimizer_steps import settings_of
 from gradviz.sets import contained, distinct
 
@@ -105,5 +106,5 @@ def _before_the_loop(spot: Spot) -> list[Edit]:
 
 def _names(tree: ast.AST, how: type[ast.expr_context]) -> set[str]:
     """The names that a tree reads (`ast.Load`) or sets (`ast.Store`)."""
-    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
+    nodes = (node for node in nodes_of(tree) if isinstance(node, ast.Name))
     return {node.id for node in nodes if isinstance(node.ctx, how)}

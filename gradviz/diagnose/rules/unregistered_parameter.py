@@ -35,7 +35,7 @@ from collections.abc import Iterator
 from gradviz.diagnose.rule import ERROR, Case, Edit, Fix, Found, Need, Rule, Site, Spot
 from gradviz.events.kinds import ScopeEntered, TensorMade
 from gradviz.query.flow import leaves_behind
-from gradviz.query.functions_of_source import called
+from gradviz.query.functions_of_source import called, nodes_of
 from gradviz.query.ledger import Ledger
 from gradviz.query.missing_gradients import PARAMETER
 from gradviz.query.source_trees import trees
@@ -101,7 +101,7 @@ def _is_of_a_plain_class(case: Case, site: Site) -> bool:
     tree = case.query.of(trees).get(site.place.file)
     around = (
         node
-        for node in (ast.walk(tree) if tree is not None else ())
+        for node in (nodes_of(tree) if tree is not None else ())
         if isinstance(node, ast.ClassDef) and node.lineno <= site.place.line <= (node.end_lineno or 0)
     )
     innermost = max(around, key=lambda node: node.lineno, default=None)

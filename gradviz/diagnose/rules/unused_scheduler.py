@@ -27,6 +27,7 @@ import ast
 from collections.abc import Iterator
 
 from gradviz.diagnose.rule import WARNING, Case, Edit, Edits, Fix, Found, Need, Rule, Spot
+from gradviz.query.functions_of_source import nodes_of
 from gradviz.query.pass_owners import assigned_at
 from gradviz.query.source_trees import method_calls, trees
 from gradviz.sets import distinct
@@ -72,11 +73,11 @@ def _is_used(case: Case, name: str) -> bool:
         stepped = {ast.unparse(owner).rpartition(".")[2] for _, owner in method_calls(tree, "step")}
         read = [
             node
-            for node in ast.walk(tree)
+            for node in nodes_of(tree)
             if (isinstance(node, ast.Name) and node.id == last and isinstance(node.ctx, ast.Load))
             or (isinstance(node, ast.Attribute) and node.attr == last and isinstance(node.ctx, ast.Load))
         ]
-        asked = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        asked = {id(node.value) for node in nodes_of(tree) if isinstance(node, ast.Attribute)}
         if last in stepped or any(id(node) not in asked for node in read):
             return True
     return False

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gradviz.diagnose.between_ranks import BETWEEN_RANKS
 from gradviz.diagnose.case import Case
-from gradviz.diagnose.finding import ERROR, SEVERITIES, WARNING, Finding, Report
+from gradviz.diagnose.finding import ERROR, NOTE, SEVERITIES, WARNING, Finding, Report
 from gradviz.diagnose.fix import Patch, patch_of
 from gradviz.diagnose.own_words import by_expressions, typed
 from gradviz.diagnose.rank_rule import RankRule
@@ -144,7 +144,7 @@ def _site(case: Case, found: Found) -> Site | None:
 
 
 def _folded(findings: list[Finding]) -> list[Finding]:
-    """The findings that no other finding explains, each with its consequences."""
+    """The findings that no other finding explains, each with its consequences. A note explains only notes."""
     about: dict[tuple[str, int], list[int]] = defaultdict(list)  # by rule and tensor: 0 for none, -1 for any
     for position, finding in enumerate(findings):
         for tensor in (*(finding.tensors or (0,)), -1):
@@ -154,7 +154,9 @@ def _folded(findings: list[Finding]) -> list[Finding]:
         tensors = (*finding.tensors, 0) if finding.tensors else (-1,)
         known = (about[rule, tensor] for rule in BY_ID[finding.rule].follows for tensor in tensors)
         others = (n for n in heapq.merge(*known) if n != position and causes.get(n) != position)
-        if (cause := next(others, None)) is not None:
+        is_note = finding.severity == NOTE
+        cause = next((n for n in others if is_note or findings[n].severity != NOTE), None)
+        if cause is not None:
             causes[position] = cause
     beneath: dict[int, list[Finding]] = {}
     for position in sorted(causes):

@@ -151,6 +151,19 @@ for step in range(3):
     nn.functional.cross_entropy(x @ up @ down.tanh(), y).backward()
     optimizer.step()
 """
+# The note on the scale explains no clipping that comes too late.
+LATE_CLIP_BESIDE_A_NOTE = """\
+scale_of, shift_of, head = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3)
+optimizer = torch.optim.SGD([*scale_of.parameters(), *shift_of.parameters(), *head.parameters()], lr=0.1)
+for step in range(4):
+    scale = torch.tanh(scale_of(x))
+    z = head(torch.tanh(shift_of(x) * scale.detach().exp()))
+    loss = (z - x).pow(2).mean() - 0.1 * scale.sum(1).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    nn.utils.clip_grad_norm_([*scale_of.parameters(), *shift_of.parameters()], 1.0)
+"""
 PROGRAMS = {
     "zeros of empty": ZEROS_OF_EMPTY,
     "average of itself": AVERAGE_OF_ITSELF,
@@ -181,6 +194,14 @@ def test_what_was_frozen_after_a_pass_is_switched_on_by_the_same_call(tmp_path: 
     (finding,) = check(trace)
     assert finding.message.startswith("after pass 1, requires_grad is switched off for model.0.weight, ")
     assert finding.fix.startswith("model.requires_grad_(True)")
+
+
+def test_a_note_does_not_hide_an_error_on_the_same_parameters(tmp_path: Path) -> None:
+    script, trace = tmp_path / "program.py", tmp_path / "program.gradviz"
+    script.write_text(BEGIN + LATE_CLIP_BESIDE_A_NOTE, encoding="utf-8")
+    run(Target(str(script), False, []), trace, engine="numpy")
+    found = [(finding.rule, finding.severity) for finding in check(trace)]
+    assert found == [("late-clip", "error"), ("detached-path", "note")]
 
 
 AVERAGE_OF_A_COPY = AVERAGE_OF_ITSELF.replace("average = model", "average = copy.deepcopy(model)")

@@ -163,9 +163,7 @@ def changed_lines(before: str, after: str) -> set[int]:
 
 def main() -> None:
     """Make tasks, or print their scores."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("make", "score"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--count", type=int, default=20)

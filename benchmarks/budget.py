@@ -72,9 +72,7 @@ def main(steps: int = 3000, pairs: int = 3, models: Sequence[str] = ("mlp", "cnn
                 times = statistics.median(run[way][0] / run["plain"][0] for run in runs)
                 late = statistics.median(run[way][1] / run["plain"][1] for run in runs)
                 more = statistics.median(run[way][2] - run["plain"][2] for run in runs)
-                told.append(
-                    f"{way} ×{times:.2f} (end ×{late:.2f}), +{more:.0f} MB, file {runs[0][way][3]:.1f} MB"
-                )
+                told.append(f"{way} ×{times:.2f} (end ×{late:.2f}), +{more:.0f} MB, file {runs[0][way][3]:.1f} MB")
             print("; ".join(told), flush=True)
 
 

@@ -98,9 +98,7 @@ def by_torchview(model: nn.Module, inputs: torch.Tensor, path: Path) -> None:
 def by_torchlens(model: nn.Module, inputs: torch.Tensor, path: Path) -> None:
     visualization = importlib.import_module("torchlens.visualization")
     options = importlib.import_module("torchlens.options").VisualizationOptions
-    chosen = options(
-        view="rolled", container_path=str(path.with_suffix("")), file_format="svg", save_only=True
-    )
+    chosen = options(view="rolled", container_path=str(path.with_suffix("")), file_format="svg", save_only=True)
     visualization.show_model_graph(model, inputs, visualization=chosen)
 
 

@@ -61,9 +61,7 @@ def main() -> int:
             if done % 1000 == 0 and not given.quiet:
                 print(f"{done} of {given.count} tried: {bad} with violations", flush=True)
     kinds = sorted_by_kind(found)
-    print(
-        f"\n{given.count} mutations in {time.time() - start:.0f} s: {bad} with violations, {len(kinds)} kinds"
-    )
+    print(f"\n{given.count} mutations in {time.time() - start:.0f} s: {bad} with violations, {len(kinds)} kinds")
     for kind, count in kinds:
         print(f"{count:6}  {kind}")
     return int(bool(found))

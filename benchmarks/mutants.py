@@ -94,9 +94,7 @@ def is_killed(mutant: Mutant, copy: Path, arguments: list[str]) -> bool:
     ]
     env = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": ""}
     try:
-        return (
-            subprocess.run(command, cwd=copy, env=env, capture_output=True, timeout=TIMEOUT).returncode != 0
-        )
+        return subprocess.run(command, cwd=copy, env=env, capture_output=True, timeout=TIMEOUT).returncode != 0
     except subprocess.TimeoutExpired:
         return True
     finally:
@@ -104,9 +102,7 @@ def is_killed(mutant: Mutant, copy: Path, arguments: list[str]) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--room", default="")

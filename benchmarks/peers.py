@@ -92,9 +92,7 @@ def compare_gradients(libraries: dict[str, Library]) -> None:
 
 def medians(libraries: dict[str, Library], workload: str) -> dict[str, float]:
     """Each library's seconds for a step, taken in turns."""
-    times: dict[str, list[float]] = {
-        n: [] for n, library in libraries.items() if workload in library.workloads
-    }
+    times: dict[str, list[float]] = {n: [] for n, library in libraries.items() if workload in library.workloads}
     for _ in range(ROUNDS):
         for name in times:
             times[name].append(float(libraries[name].ask(workload)))

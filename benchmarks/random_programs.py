@@ -120,10 +120,8 @@ JOINS = (
     "$h = $h + $call ?? cut: $h = $h + $call.detach() ?? partly cut: $h = $h + $behind ?? dropped: $h + $call",
     "$h = $h * torch.sigmoid($call) ?? cut: $h = $h * torch.sigmoid($call.data)"
     " ?? rounded: $h = $h * torch.sigmoid($call).round()",
-    "side = $call #side ?? cut: side = $call.detach()\n"
-    "$h = $act(0.7 * $h + side) ?? left unused: $h = $act(0.7 * $h)",
-    "$h = torch.stack([$h, $call]).mean(0)"
-    " ?? cut: $h = torch.stack([$h, torch.tensor($call.tolist())]).mean(0)",
+    "side = $call #side ?? cut: side = $call.detach()\n$h = $act(0.7 * $h + side) ?? left unused: $h = $act(0.7 * $h)",
+    "$h = torch.stack([$h, $call]).mean(0) ?? cut: $h = torch.stack([$h, torch.tensor($call.tolist())]).mean(0)",
 )
 
 
@@ -139,9 +137,7 @@ def network(p: Program, name: str, inputs: int, outputs: int, steps: bool = Fals
     }
     p.drawn |= {"x": p.one_of("x", "inp", "features"), "h": p.one_of("h", "z", "out", "hid")}
     p.drawn["act"] = p.one_of("torch.relu", "torch.tanh", "F.gelu", "F.silu", "F.elu")
-    names = p.random.sample(
-        ["block", "mix", "trunk", "inner", "proj", "refine", "deep"], p.random.randint(1, 3)
-    )
+    names = p.random.sample(["block", "mix", "trunk", "inner", "proj", "refine", "deep"], p.random.randint(1, 3))
     is_list, drops = len(names) > 1 and p.chance(0.3), p.chance(0.3)
     p.write(
         f"class $name(nn.Module):;;    def __init__(self):\n        super().__init__()\n        self.enter = nn.{enter}"
@@ -187,8 +183,7 @@ def optimizer(p: Program, name: str, parameters: str, faults: str = "") -> str:
     fault, _, others = faults.partition(": ")
     text = f"{made(parameters, rates[kind])} #optimizer ?? rate huge: {made(parameters, rates[kind] * 1e5)}"
     p.write(
-        f"{text} ?? rate tiny: {made(parameters, 1e-12)}"
-        + f" ?? {fault}: {made(others, rates[kind])}" * bool(fault)
+        f"{text} ?? rate tiny: {made(parameters, 1e-12)}" + f" ?? {fault}: {made(others, rates[kind])}" * bool(fault)
     )
     return kind
 
@@ -295,9 +290,7 @@ def supervised(p: Program) -> None:
     elif loop == "closure":
         p.write("def closure():\n    $opt.zero_grad() ?? no zero_grad:\n    pred = $model(data) #call", 1)
         loss_of(p, 2, kind, "pred", "labels")
-        p.write(
-            "    $loss.backward();;return $loss #pass\nhistory.append($opt.step(closure).item()) #step", 1
-        )
+        p.write("    $loss.backward();;return $loss #pass\nhistory.append($opt.step(closure).item()) #step", 1)
     elif loop == "plain":
         p.write("pred = $model(data) #call", 1)
         loss_of(p, 1, kind, "pred", "labels", with_terms=True)
@@ -309,9 +302,7 @@ def supervised(p: Program) -> None:
         if loop == "batches":
             update(p, 2, opt, loss)
         else:  # the other optimizers do not mind the scale
-            p.write(
-                "($loss / 4).backward() #pass" + " ?? unscaled: $loss.backward()" * (steps_of == "SGD"), 2
-            )
+            p.write("($loss / 4).backward() #pass" + " ?? unscaled: $loss.backward()" * (steps_of == "SGD"), 2)
             p.write("$opt.step();;$opt.zero_grad() #step ?? no zero_grad: $opt.step()", 1)
         p.write(kept, 1)
     if schedule:
@@ -330,9 +321,7 @@ def two_networks(p: Program) -> None:
     a, b = (f"{name.lower()}.parameters()" for name in (first, second))
     optimizer(p, f"{first.lower()}_opt", a, f"wrong owner: {b}")
     optimizer(p, f"{second.lower()}_opt", b, f"wrong owner: {a}")
-    p.write(
-        "x = torch.randn(24, $outputs)\nfor step in range($turns):\n    code = $a(x) ?? cut: code = $a(x).detach()"
-    )
+    p.write("x = torch.randn(24, $outputs)\nfor step in range($turns):\n    code = $a(x) ?? cut: code = $a(x).detach()")
     if p.chance(0.5):
         p.write("code = code + 0.1 * torch.randn_like(code) ?? cut: code = torch.normal(code, 0.1)", 1)
     p.write("""
@@ -370,9 +359,7 @@ def followed(p: Program) -> None:
     """A network and a slow copy of it that gives the targets."""
     width = p.random.randint(3, 6)
     network(p, "Online", width, width)
-    p.write(
-        "import copy\nonline = Online()\ntarget = copy.deepcopy(online)\nhead = nn.Linear($outputs, $outputs)"
-    )
+    p.write("import copy\nonline = Online()\ntarget = copy.deepcopy(online)\nhead = nn.Linear($outputs, $outputs)")
     optimizer(p, "opt", "[*online.parameters(), *head.parameters()]", "left out: head.parameters()")
     p.drawn["turns"] = str(p.random.randint(6, 10))
     p.write("""
@@ -380,9 +367,7 @@ for step in range($turns):
     view, other = torch.randn(2, 16, $inputs) * 0.1 + torch.randn(16, $inputs)
     with torch.no_grad():;;    goal = target(other) ?? target trained: goal = target(other)
     guess = head(online(view)) ?? cut: guess = head(online(view).detach())""")
-    p.write(
-        "loss = " + p.one_of("F.mse_loss(guess, goal)", "(1 - F.cosine_similarity(guess, goal)).mean()"), 1
-    )
+    p.write("loss = " + p.one_of("F.mse_loss(guess, goal)", "(1 - F.cosine_similarity(guess, goal)).mean()"), 1)
     update(p, 1, "opt", "loss")
     p.write("""
     with torch.no_grad():
@@ -469,9 +454,7 @@ def said_of(text: str, path: Path) -> Said:
         os._exit(0)
     os.close(theirs)
     with open(ours) as answer:
-        said = [
-            tuple(finding) for finding in json.loads(answer.read() or '[["error", "check", 0, "no answer"]]')
-        ]
+        said = [tuple(finding) for finding in json.loads(answer.read() or '[["error", "check", 0, "no answer"]]')]
     os.waitpid(child, 0)
     return said
 
@@ -498,10 +481,7 @@ def asked(options: argparse.Namespace, folder: str) -> list[tuple[int, str, list
     """The number, fault, lines and findings of each program; a twin has no lines."""
     command = [sys.executable, __file__, "--seed", str(options.seed), "--count", str(options.count), "--jobs",
                str(options.jobs), "--only", options.only, "--keep", folder]  # fmt: skip
-    parts = [
-        subprocess.Popen([*command, "--serve", str(job)], stdout=subprocess.PIPE)
-        for job in range(options.jobs)
-    ]
+    parts = [subprocess.Popen([*command, "--serve", str(job)], stdout=subprocess.PIPE) for job in range(options.jobs)]
     return sorted(tuple(json.loads(line)) for part in parts for line in part.communicate()[0].splitlines())
 
 
@@ -512,9 +492,7 @@ def is_innocent(guilty: list[int], said: Said) -> bool:
 
 def main() -> None:
     """Print the table, and what `--misses` asks for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
@@ -524,9 +502,7 @@ def main() -> None:
     parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve is not None:
-        serve(
-            options.seed, range(options.serve, options.count, options.jobs), options.only, Path(options.keep)
-        )
+        serve(options.seed, range(options.serve, options.count, options.jobs), options.only, Path(options.keep))
         return
     with tempfile.TemporaryDirectory() as elsewhere:
         if options.keep:

@@ -89,9 +89,7 @@ def grown(rows: list[Row]) -> list[str]:
     if max(row.memory for row in late) > max(row.memory for row in early) + MORE_MEMORY:
         found.append("memory")
     for name, key, bound in (("bytes a pass", "size", MORE_BYTES), ("time a pass", "seconds", MORE_TIME)):
-        first, last = (
-            sum(getattr(r, key) for r in part) / sum(r.passes for r in part) for part in (early, late)
-        )
+        first, last = (sum(getattr(r, key) for r in part) / sum(r.passes for r in part) for part in (early, late))
         if last > bound * first:
             found.append(name)
     return found

@@ -68,9 +68,7 @@ def deep() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
 def gpt() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     """48 layers of width 128, 2 sequences of 32."""
     layers = [Layer(128, 4) for _ in range(48)]
-    net = nn.Sequential(
-        nn.Embedding(100, 128), *layers, nn.LayerNorm(128), nn.Linear(128, 100), nn.Flatten(0, 1)
-    )
+    net = nn.Sequential(nn.Embedding(100, 128), *layers, nn.LayerNorm(128), nn.Linear(128, 100), nn.Flatten(0, 1))
     tokens = torch.randint(100, (2, 32))
     return net, tokens, tokens.flatten()
 
@@ -87,9 +85,7 @@ def nothing() -> AbstractContextManager[Any]:
 
 def ways(folder: str) -> dict[str, Callable[[], AbstractContextManager[Any]]]:
     """How a step can be run, by name."""
-    recorded = {
-        grade: partial(gradviz.record, Path(folder) / "run.gradviz", values=grade) for grade in GRADES
-    }
+    recorded = {grade: partial(gradviz.record, Path(folder) / "run.gradviz", values=grade) for grade in GRADES}
     recorded[AUTO] = lambda: gradviz.record(Path(folder) / "run.gradviz", passes=FirstTwo())
     return {"plain": nullcontext, "a bare mode": nothing, **recorded}
 
@@ -145,9 +141,7 @@ def counted(step: Step, name: str, way: Callable[[], AbstractContextManager[Any]
         return *calls, instructions_of(step)
 
 
-def times_of(
-    step: Step, each: dict[str, Callable[[], AbstractContextManager[Any]]], rounds: int
-) -> dict[str, float]:
+def times_of(step: Step, each: dict[str, Callable[[], AbstractContextManager[Any]]], rounds: int) -> dict[str, float]:
     """The median seconds of a step, in turns."""
     taken: dict[str, list[float]] = {name: [] for name in each}
     for _ in range(rounds):

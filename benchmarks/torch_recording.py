@@ -82,9 +82,7 @@ def cnn() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
 def transformer() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     """Six layers of width 192, 8 sequences of 64."""
     layers = [Layer(192, 4) for _ in range(6)]
-    net = nn.Sequential(
-        nn.Embedding(500, 192), *layers, nn.LayerNorm(192), nn.Linear(192, 500), nn.Flatten(0, 1)
-    )
+    net = nn.Sequential(nn.Embedding(500, 192), *layers, nn.LayerNorm(192), nn.Linear(192, 500), nn.Flatten(0, 1))
     tokens = torch.randint(500, (8, 64))
     return net, tokens, tokens.flatten()
 
@@ -122,9 +120,7 @@ def measured(make: Maker, rounds: str) -> dict[str, float]:
         ways: dict[str, Callable[[], AbstractContextManager[object]]] = {
             "plain": nullcontext,
             ANOMALY: lambda: torch.autograd.set_detect_anomaly(True),
-            **{
-                grade: partial(gradviz.record, Path(folder) / "run.gradviz", values=grade) for grade in GRADES
-            },
+            **{grade: partial(gradviz.record, Path(folder) / "run.gradviz", values=grade) for grade in GRADES},
         }
         times: dict[str, list[float]] = {name: [] for name in ways}
         for _ in range(int(rounds)):

@@ -64,9 +64,7 @@ def train(path: Path, events: int) -> int:
 def taken(*arguments: object) -> tuple[str, str]:
     """The CPU time and the most memory that a command takes, with the start of Python."""
     command = [sys.executable, "-c", TAKEN, *map(str, arguments)]
-    runs = [
-        subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() for _ in range(3)
-    ]
+    runs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() for _ in range(3)]
     seconds, kilobytes = sorted((float(cpu), int(most)) for cpu, most in runs)[1]
     return f"{seconds:.2f} s", f"{kilobytes / 1000:.0f} MB"
 
@@ -95,9 +93,7 @@ def main() -> None:
         make(path, 1_010_000)
         seconds = []
         for _ in range(5):
-            done = subprocess.run(
-                [sys.executable, "-c", READER, str(path)], capture_output=True, text=True, check=True
-            )
+            done = subprocess.run([sys.executable, "-c", READER, str(path)], capture_output=True, text=True, check=True)
             seconds.append(float(done.stdout))
         rows = [
             ("size at --values stats", f"{path.stat().st_size / 1e6:.0f} MB"),

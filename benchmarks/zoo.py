@@ -66,9 +66,7 @@ def anomaly(path: Path, line: int) -> tuple[Says, dict[str, float]]:
         try:
             exec(compile(path.read_text(), str(path), "exec"), {"__name__": "__main__"})
         except Exception as error:
-            raised = [
-                f.lineno or 0 for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)
-            ]
+            raised = [f.lineno or 0 for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
     own = [note for note in told if "Anomaly Detection has been enabled" not in str(note.message)]
     lines = raised[-1:] + [note.lineno for note in own if note.filename == str(path)]
     named = line in lines or any(f'{path.name}", line {line},' in str(note.message) for note in own)
@@ -165,9 +163,7 @@ def serve(tool: str) -> None:
 
 def asked(tool: str, interpreter: str) -> list[dict[str, Any]]:
     """What a tool says about each program; empty if it is not installed."""
-    done = subprocess.run(
-        [interpreter, __file__, "--serve", tool], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([interpreter, __file__, "--serve", tool], capture_output=True, text=True, check=False)
     if done.returncode:
         print(f"{tool} cannot be run: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
         return []
@@ -199,9 +195,7 @@ def main() -> None:
         failed = sum(bool(one["failed"]) for one in found)
         for reason, count in Counter(one["failed"] for one in found if one["failed"]).most_common(3):
             print(f"{tool} failed itself on {count} programs: {reason}", file=sys.stderr)
-        rows.append(
-            (tool, share(broken, "speaks"), share(broken, "named"), share(sound, "speaks"), str(failed))
-        )
+        rows.append((tool, share(broken, "speaks"), share(broken, "named"), share(sound, "speaks"), str(failed)))
     table("the zoo", rows, ("tool", "speaks", "names the line", "accuses a sound program", "failed itself"))
     costs: dict[str, list[float]] = {}
     for one in [*said.get("anomaly", []), *said.get("gradviz", [])]:

@@ -65,9 +65,7 @@ def _count(loop: ast.For) -> ast.Constant | None:
 
 def _trains(loop: ast.For) -> bool:
     """Whether a pass begins in a loop, by what stands in it."""
-    return any(
-        isinstance(node, ast.Attribute) and node.attr in ("backward", "step") for node in ast.walk(loop)
-    )
+    return any(isinstance(node, ast.Attribute) and node.attr in ("backward", "step") for node in ast.walk(loop))
 
 
 def findings(text: str, seconds: float, passes: str) -> tuple[Findings, Findings] | None:

@@ -97,8 +97,7 @@ def _as_parquet(run: RecordedRun, name: str, folder: Path) -> None:
     stem = name.removesuffix(f".rank{rank}")
     for table in TABLE_NAMES:
         columns = {
-            column: arrow.array(values).cast(types[type_of(column)])
-            for column, values in run.columns(table).items()
+            column: arrow.array(values).cast(types[type_of(column)]) for column, values in run.columns(table).items()
         }
         # the partitions of Hive, which DuckDB, Spark and Ray read
         place = _made(folder / table / f"run={stem}" / f"rank={rank}")

@@ -80,9 +80,7 @@ def draw(
     from gradviz.sources import graph_at_hand  # here, since it loads the engine
 
     if gradients and (graph_at_hand.is_module(thing) or isinstance(thing, (str, Path, Trace))):
-        raise TypeError(
-            "draw(..., gradients=True) takes a tensor: a trace has the gradients that were recorded"
-        )
+        raise TypeError("draw(..., gradients=True) takes a tensor: a trace has the gradients that were recorded")
     if isinstance(thing, (str, Path, Trace)):
         fold = {"depth": depth, "unfold": unfold, "rolled": rolled}
         scene = partial(_textbook, thing) if style == "textbook" else None
@@ -176,16 +174,12 @@ def _recorded(
         shown = {node.number: node.called for node in graph.nodes.values() if node.kind in (LEAF, TENSOR)}
         graph.of = ", ".join(shown[numbers.of(tensor)] for tensor in tensors)
     from_before = [
-        node
-        for node in graph.nodes.values()
-        if node.kind == TENSOR and not node.is_leaf and node.op == "earlier"
+        node for node in graph.nodes.values() if node.kind == TENSOR and not node.is_leaf and node.op == "earlier"
     ]
     return None if from_before else (path, graph)
 
 
-def _with_parameters(
-    names: dict[str, Any], modules: Mapping[str, Any], params: Mapping[str, Any]
-) -> dict[str, Any]:
+def _with_parameters(names: dict[str, Any], modules: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
     """The variables of a caller, with the parameters of the modules there (`net.0.weight`), and then `params`: of
     several names the last one counts."""
     return {**dict(parameters_below(modules)), **names, **params}

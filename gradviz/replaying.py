@@ -91,9 +91,7 @@ def filled_in(query: Query, number: int | None) -> bool:
     return True
 
 
-def why(
-    trace: Trace | Path | str, tensor: str, number: int | None = None, most: int = PATHS
-) -> Reason | NormReason:
+def why(trace: Trace | Path | str, tensor: str, number: int | None = None, most: int = PATHS) -> Reason | NormReason:
     """The origin of the gradient of a tensor in pass `number` (None: the last pass that gave it a gradient), as its
     `most` largest contributions. If its elements were not recorded: the strongest path, by norms. `tensor` is a name
     such as `w`, `net.0.weight[3, 0]` or `t12`. In a trace of `--values inputs` the pass runs again, so that all

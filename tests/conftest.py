@@ -72,9 +72,7 @@ CASES = 2  # of a test with many parameters, in the default suite
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--everything", action="store_true", help="run the slow tests, too, and all cases of each test"
-    )
+    parser.addoption("--everything", action="store_true", help="run the slow tests, too, and all cases of each test")
 
 
 def named_files(config: pytest.Config) -> set[Path]:
@@ -84,18 +82,12 @@ def named_files(config: pytest.Config) -> set[Path]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    settings.load_profile(
-        "everything" if config.getoption("everything") or named_files(config) else "default"
-    )
+    settings.load_profile("everything" if config.getoption("everything") or named_files(config) else "default")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out files in which all tests are slow, before they are imported."""
-    if (
-        config.getoption("everything")
-        or collection_path.suffix != ".py"
-        or collection_path in named_files(config)
-    ):
+    if config.getoption("everything") or collection_path.suffix != ".py" or collection_path in named_files(config):
         return None
     text = collection_path.read_text(encoding="utf-8")
     is_slow = re.search(r"^pytestmark = .*pytest\.mark\.slow", text, re.MULTILINE)

@@ -53,9 +53,7 @@ def settings(environment: dict[bytes, bytes]) -> dict[bytes, bytes]:
     return {**read, b"LC_ALL": b"C.UTF-8" if locale in (b"C", b"POSIX") else locale}
 
 
-LATER = (
-    "torch._dynamo"  # PyTorch imports it when a program first makes an optimizer: a second of the processor
-)
+LATER = "torch._dynamo"  # PyTorch imports it when a program first makes an optimizer: a second of the processor
 
 
 class SetAside:
@@ -120,9 +118,7 @@ def import_later() -> tuple[set[str], dict[tuple[str, str], Any]]:
     os.environ.update(environment)
     warnings.filters[:] = filters
     nothing = object()
-    changed = {
-        key: value for key, value in attributes(names).items() if before.get(key, nothing) is not value
-    }
+    changed = {key: value for key, value in attributes(names).items() if before.get(key, nothing) is not value}
     for owner, attribute in changed:
         if (owner, attribute) in before:
             setattr(sys.modules[owner], attribute, before[owner, attribute])

@@ -24,9 +24,7 @@ def steps_of(library: str) -> dict[str, Callable[[], list[np.ndarray]]]:
             torch.set_num_threads(1)
         like = importlib.import_module("workloads.torch_like")
         return like.steps(torch, importlib.import_module(f"{name}.nn.functional"))
-    return importlib.import_module(
-        {"NumPy": "workloads.by_hand"}.get(library, f"workloads.with_{library}")
-    ).STEPS
+    return importlib.import_module({"NumPy": "workloads.by_hand"}.get(library, f"workloads.with_{library}")).STEPS
 
 
 def seconds(step: Callable[[], object]) -> float:

@@ -40,10 +40,7 @@ def attention_of(params: tuple) -> np.ndarray:
     x, wq, wk, wv, wo = params
     n, t, c = x.shape
     size = c // d.HEADS
-    q, k, v = (
-        anp.transpose(anp.reshape(anp.matmul(x, w), (n, t, d.HEADS, size)), (0, 2, 1, 3))
-        for w in (wq, wk, wv)
-    )
+    q, k, v = (anp.transpose(anp.reshape(anp.matmul(x, w), (n, t, d.HEADS, size)), (0, 2, 1, 3)) for w in (wq, wk, wv))
     s = anp.matmul(q, anp.transpose(k, (0, 1, 3, 2))) * np.float32(size**-0.5)
     e = anp.exp(s - anp.max(s, axis=-1, keepdims=True))
     p = e / anp.sum(e, axis=-1, keepdims=True)

@@ -24,9 +24,7 @@ class BYOL(nn.Module):
 
     @torch.no_grad()
     def update_moving_average(self, beta=0.99):
-        for online, target in zip(
-            self.online_encoder.parameters(), self.target_encoder.parameters(), strict=True
-        ):
+        for online, target in zip(self.online_encoder.parameters(), self.target_encoder.parameters(), strict=True):
             target.data = target.data * beta + online.data * (1 - beta)
 
     def forward(self, one, two):

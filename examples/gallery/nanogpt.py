@@ -37,9 +37,7 @@ class Block(nn.Module):
         self.ln_1 = nn.LayerNorm(WIDTH)
         self.attn = Attention()
         self.ln_2 = nn.LayerNorm(WIDTH)
-        self.mlp = nn.Sequential(
-            nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH), nn.Dropout(0.1)
-        )
+        self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH), nn.Dropout(0.1))
 
     def forward(self, x):
         x = x + self.attn(self.ln_1(x))

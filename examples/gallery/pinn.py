@@ -10,9 +10,7 @@ class FCN(nn.Module):
     def __init__(self, width=16, layers=3):
         super().__init__()
         self.start = nn.Sequential(nn.Linear(1, width), nn.Tanh())
-        self.hidden = nn.Sequential(
-            *[nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(layers - 1)]
-        )
+        self.hidden = nn.Sequential(*[nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(layers - 1)])
         self.end = nn.Linear(width, 1)
 
     def forward(self, x):

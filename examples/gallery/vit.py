@@ -13,9 +13,7 @@ class ViT(nn.Module):
         self.patch_embed = nn.Conv2d(3, WIDTH, PATCH, PATCH)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, WIDTH))
         self.pos_embed = nn.Parameter(0.02 * torch.randn(1, 65, WIDTH))
-        layer = nn.TransformerEncoderLayer(
-            WIDTH, 4, 2 * WIDTH, 0.1, "gelu", batch_first=True, norm_first=True
-        )
+        layer = nn.TransformerEncoderLayer(WIDTH, 4, 2 * WIDTH, 0.1, "gelu", batch_first=True, norm_first=True)
         self.blocks = nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
         self.norm = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, classes)

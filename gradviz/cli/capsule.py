@@ -20,9 +20,7 @@ Examples:
 @trace_argument
 @pass_option
 @click.option("-o", "output", metavar="OUT", type=PATH, help="The trace to write.")
-@click.option(
-    "--script", metavar="FILE.py", type=PATH, help="The program to write; its values go into FILE.npz."
-)
+@click.option("--script", metavar="FILE.py", type=PATH, help="The program to write; its values go into FILE.npz.")
 def capsule(trace: Path | None, number: int | None, output: Path | None, script: Path | None) -> None:
     """Take one pass out of TRACE, with what it needs to run again: as a trace (-o), or as a program (--script).
 

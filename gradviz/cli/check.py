@@ -113,9 +113,7 @@ Examples:
 @can_watch
 @click.option("--select", metavar="RULE,...", default="", callback=_rule_ids, help="Check only these rules.")
 @click.option("--ignore", metavar="RULE,...", default="", callback=_rule_ids, help="Leave out these rules.")
-@click.option(
-    "--not-checked", "names_all", is_flag=True, help="Name each rule that was not checked, and why."
-)
+@click.option("--not-checked", "names_all", is_flag=True, help="Name each rule that was not checked, and why.")
 @click.option(
     "--fail-on",
     type=click.Choice(["error", "warning"]),
@@ -196,9 +194,7 @@ def check(
         if check_functions:
             fail("--check-functions runs custom Functions again, so it needs SCRIPT: a trace is only read")
         if watch or stop_on is not None:
-            fail(
-                "--watch and --stop-on check while a program runs, so they need SCRIPT: a trace is only read"
-            )
+            fail("--watch and --stop-on check while a program runs, so they need SCRIPT: a trace is only read")
         raise SystemExit(checked(traces))
     if command := launcher(program):
         names = ("values", "engine", "no_source", "output")

@@ -152,9 +152,7 @@ PATH = click.Path(path_type=Path)
 traces_argument = click.argument("traces", nargs=-1, metavar="[TRACE]...", type=PATH)
 trace_argument = click.argument("trace", required=False, metavar="[TRACE]", type=PATH)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-pass_option = click.option(
-    "--pass", "number", type=int, metavar="N", help="Of backward pass N [default: the last]."
-)
+pass_option = click.option("--pass", "number", type=int, metavar="N", help="Of backward pass N [default: the last].")
 
 
 def one_of(choices: Iterable[str], *names: str, help: str = "", default: str = "") -> Callable[..., Any]:

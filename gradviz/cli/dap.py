@@ -32,9 +32,7 @@ class _Editor:
             length = 0
             while line := self.stream.readline(_LONGEST).strip():
                 name, _, value = line.partition(b":")
-                length = (
-                    int(value) if name.lower() == b"content-length" and value.strip().isdigit() else length
-                )
+                length = int(value) if name.lower() == b"content-length" and value.strip().isdigit() else length
             if not 0 < length <= _LONGEST:
                 return
             message = json.loads(self.stream.read(length))

@@ -58,9 +58,7 @@ Examples:
 )
 @commands_option("continue; why; quit")
 @runs_a_script
-def debug(
-    program: Program, breaks: tuple[str, ...], at_start: bool | None, bad: bool, text: str | None
-) -> None:
+def debug(program: Program, breaks: tuple[str, ...], at_start: bool | None, bad: bool, text: str | None) -> None:
     """Run SCRIPT like `python` does, and pause it at breakpoints, at errors, and at the first NaN or
     infinity.
 
@@ -97,10 +95,7 @@ def _reader(text: str | None, program: str) -> Reader:
         return Commands(commands(text), lambda piece: click.echo(piece, file=stderr.file))
     terminal = screen()
     if terminal is None:
-        fail(
-            "debug needs a terminal; without one, use --commands: "
-            f'gradviz debug --commands "continue; why" {program}'
-        )
+        fail(f'debug needs a terminal; without one, use --commands: gradviz debug --commands "continue; why" {program}')
     return AtTerminal(terminal)
 
 
@@ -122,6 +117,4 @@ def _quits(debugger: Debugger) -> bool:
 
 
 def _others_run() -> bool:
-    return any(
-        not thread.daemon and thread is not threading.current_thread() for thread in threading.enumerate()
-    )
+    return any(not thread.daemon and thread is not threading.current_thread() for thread in threading.enumerate())

@@ -85,9 +85,7 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
             if is_rank_page:
                 return _rank_page(traces, path, choice)
             if len(traces) > 1:
-                raise GradvizError(
-                    f"a page shows one run: draw several as .svg, .png, .pdf, not {path.suffix}"
-                )
+                raise GradvizError(f"a page shows one run: draw several as .svg, .png, .pdf, not {path.suffix}")
             query = Query(traces[0])
             return write_page(
                 traces[0],
@@ -135,9 +133,7 @@ def draw(traces: list[Trace], path: Path, choice: Choice) -> str:
 def _check_passes(traces: list[Trace], path: Path, choice: Choice) -> None:
     """Raise GradvizError if several passes cannot be drawn side by side."""
     if len(traces) > 1:
-        raise GradvizError(
-            "several --pass are for one trace: give one --pass, which is drawn of each of these"
-        )
+        raise GradvizError("several --pass are for one trace: give one --pass, which is drawn of each of these")
     if path.suffix.lower() == PAGE:
         raise GradvizError("a page has the other passes, too ([ and ] go to them): give one --pass")
     if choice.style == "textbook":
@@ -294,7 +290,5 @@ def _about(shown: int, ranks: Mapping[int, Trace], queries: Mapping[int, Query])
     """A line that says which ranks a page is about, and how to see another."""
     other = next(rank for rank in ranks if rank != shown)
     command = f"gradviz graph {as_argument(ranks[other].path.name)} -o rank{other}.html"
-    compared = (
-        "" if len(queries) == len(ranks) else f", compared with {called_ranks(sorted({*queries} - {shown}))}"
-    )
+    compared = "" if len(queries) == len(ranks) else f", compared with {called_ranks(sorted({*queries} - {shown}))}"
     return f"this is rank {shown}{compared}; another rank: {command}"

@@ -50,9 +50,7 @@ def hints(trace: Trace, settings: Settings, failed: bool, said: Collection[Findi
             yield Text.assemble(("gradviz: cure ", "dim"), (clean(finding.fix), "green"))
     if findings:
         others = f"  (and {plural(len(findings) - _TOLD, 'other finding')})" if len(findings) > _TOLD else ""
-        yield Text.assemble(
-            ("gradviz: more ", "dim"), f"gradviz check {clean(as_argument(trace.path))}{others}"
-        )
+        yield Text.assemble(("gradviz: more ", "dim"), f"gradviz check {clean(as_argument(trace.path))}{others}")
 
 
 def hint(finding: Finding) -> Text:

@@ -58,9 +58,7 @@ Examples:
     metavar="N",
     help="Cure finding N of `gradviz check` [default: the first].",
 )
-@click.option(
-    "--diff", "only_diff", is_flag=True, help="Print only the diff to stdout, and the rest to stderr."
-)
+@click.option("--diff", "only_diff", is_flag=True, help="Print only the diff to stdout, and the rest to stderr.")
 @click.option("--apply", "writes", is_flag=True, help="Write the edit into the file if it is proved.")
 def fix(program: Program, number: int, only_diff: bool, writes: bool) -> None:
     """Cure a finding: print the smallest edit as a diff, and its proof.
@@ -98,9 +96,7 @@ def fix(program: Program, number: int, only_diff: bool, writes: bool) -> None:
         if outcome.kept_earlier:  # nothing was recorded, as has been said
             return 1
         seconds = perf_counter() - began
-        rerun = Rerun(
-            target.name, target.arguments, options, (), (), settings, seconds, check_trace, equal_text
-        )
+        rerun = Rerun(target.name, target.arguments, options, (), (), settings, seconds, check_trace, equal_text)
         try:
             return cured(path, rerun)
         except (GradvizError, OSError) as error:
@@ -125,9 +121,7 @@ class NoFix(GradvizError):
     """An edit that cannot be tried or written. The message is one line for the user."""
 
 
-def _cured(
-    report: Report, trace: Trace, rerun: Rerun | None, number: int, only_diff: bool, writes: bool
-) -> int:
+def _cured(report: Report, trace: Trace, rerun: Rerun | None, number: int, only_diff: bool, writes: bool) -> int:
     """Print the edit of a finding and its proof, if there is a `rerun`, and write it if it is proved and wanted.
     Returns the exit status. Raises NoFix if that is impossible, OSError if the file cannot be written."""
     console = stderr if only_diff else wide_console()
@@ -202,6 +196,4 @@ def _check_may_write(patch: Patch) -> None:
     if git.returncode:
         raise NoFix(f"git does not say whether {patch.file} is committed: {git.stderr.strip()}")
     if git.stdout:
-        raise NoFix(
-            f"{patch.file} has changes that are not committed: commit it, so that git can bring it back"
-        )
+        raise NoFix(f"{patch.file} has changes that are not committed: commit it, so that git can bring it back")

@@ -38,9 +38,7 @@ Examples:
     "error; without these, in a small program the pass of an infinity or the last pass, in a larger program the first "
     "pass with a cut or the first pass]",
 )
-@one_of(
-    ("both", "forward", "backward"), "--show", help="What was computed, how gradients flow back, or both."
-)
+@one_of(("both", "forward", "backward"), "--show", help="What was computed, how gradients flow back, or both.")
 @click.option("--all", "whole", is_flag=True, help="Draw the whole run, without folding.")
 @click.option("--depth", type=click.IntRange(0), metavar="N", help="Open N levels of scopes and repetitions.")
 @click.option("--unfold", multiple=True, metavar="SCOPE", help="Also open this scope or class; repeatable.")

@@ -52,9 +52,7 @@ def info(traces: tuple[Path, ...], as_json: bool, ledger: bool) -> None:
             return
         queries = [Query(if_long(trace) if len(recorded) == 1 else trace) for trace in recorded]
         if as_json:
-            overviews = [
-                as_dict(trace, overview(query)) for trace, query in zip(recorded, queries, strict=True)
-            ]
+            overviews = [as_dict(trace, overview(query)) for trace, query in zip(recorded, queries, strict=True)]
             click.echo(json_text(overviews if len(overviews) > 1 else overviews[0]))
         elif are_of_one_run(recorded):
             _print_ranks({rank: Query(trace) for rank, trace in ranked_traces(recorded).items()})
@@ -107,9 +105,7 @@ def _print(queries: list[Query]) -> None:
     columns = [
         {
             **_facts(query.trace, known),
-            "recorded": ", ".join(
-                f"{count:,} {why}" for why, count in Counter(reasons(numbers).values()).items()
-            ),
+            "recorded": ", ".join(f"{count:,} {why}" for why, count in Counter(reasons(numbers).values()).items()),
             "loss": _course(numbers),
             "profile": profile_line(query),
             "holds": _held(holdings(query), query.trace),
@@ -117,9 +113,7 @@ def _print(queries: list[Query]) -> None:
         for query, known, numbers in zip(queries, found, map(_of_all_passes, queries), strict=True)
     ]
     if len(traces) > 1:
-        columns = [
-            {"": label_of(trace), **facts_of_run} for trace, facts_of_run in zip(traces, columns, strict=True)
-        ]
+        columns = [{"": label_of(trace), **facts_of_run} for trace, facts_of_run in zip(traces, columns, strict=True)]
     for label in columns[0]:
         if label in _WHERE_KNOWN and not any(facts_of_run[label] for facts_of_run in columns):
             continue
@@ -156,9 +150,7 @@ def _print_ranks(ranks: Mapping[int, Query]) -> None:
         console.print(line)
     finding = next(findings_of(replicas, BETWEEN_RANKS), None)
     difference = "in nothing that check compares" if finding is None else f"{finding.rule}: {finding.message}"
-    console.print(
-        Text("\nthe ranks differ ", "dim" if finding is None else "yellow").append(difference, "default")
-    )
+    console.print(Text("\nthe ranks differ ", "dim" if finding is None else "yellow").append(difference, "default"))
 
 
 def _wholes(ranks: Replicas) -> Iterator[Text]:
@@ -169,9 +161,7 @@ def _wholes(ranks: Replicas) -> Iterator[Text]:
             return
         grad = "None" if gradient is None else f"rms {number(gradient.rms, 4)}"
         text = f"rms {number(whole.rms, 4)}, .grad {grad} over all {len(ranks.ranks)} ranks"
-        yield Text.assemble(
-            ("whole ", "dim") if place else ("\nwhole ", "dim"), (clean(name), "bold"), f" {text}"
-        )
+        yield Text.assemble(("whole ", "dim") if place else ("\nwhole ", "dim"), (clean(name), "bold"), f" {text}")
 
 
 def _of_rank(query: Query) -> dict[str, str]:

@@ -87,9 +87,7 @@ def _write_page(lesson: Lesson, lang: str, path: Path) -> None:
     check_path(path)
     with _opened(lesson, lang) as session:
         write(path, lesson_page(session.exercise, session).encode())
-    click.echo(
-        f"wrote {path}: {len(lesson.questions)} questions; the answers are in the file, hidden until asked for"
-    )
+    click.echo(f"wrote {path}: {len(lesson.questions)} questions; the answers are in the file, hidden until asked for")
 
 
 def _list(lang: str) -> None:

@@ -135,11 +135,7 @@ def _plain(text: str) -> str:
 
 def _pages(text: str) -> list[str]:
     """A text in pieces of at most BUDGET characters, which end at the end of a line where lines are not longer."""
-    lines = [
-        line[at : at + BUDGET]
-        for line in text.splitlines(keepends=True)
-        for at in range(0, len(line), BUDGET)
-    ]
+    lines = [line[at : at + BUDGET] for line in text.splitlines(keepends=True) for at in range(0, len(line), BUDGET)]
     starts = list(accumulate(map(len, lines), initial=0))
     pages, first = [], 0
     for place in range(1, len(lines) + 1):

@@ -118,8 +118,7 @@ def _of_run(trace: Trace, found: Report) -> page.Report:
         title=Path(trace.meta.get("script", "") or trace.path.name).name,
         facts=_facts(trace, found),
         items=[
-            _item(number, finding, trace, about.get(number, []))
-            for number, finding in enumerate(found.findings, 1)
+            _item(number, finding, trace, about.get(number, [])) for number, finding in enumerate(found.findings, 1)
         ],
         charts=charts_of_run(query),
         rows=rows,
@@ -128,9 +127,7 @@ def _of_run(trace: Trace, found: Report) -> page.Report:
         of_spreads=of_spreads,
         not_checked=_by_reason(found.not_checked),
         picture=svg(graph),
-        caption="The whole run"
-        if graph.pass_number is None
-        else f"Pass {graph.pass_number} of {graph.passes}",
+        caption="The whole run" if graph.pass_number is None else f"Pass {graph.pass_number} of {graph.passes}",
         checked=len(found.checked),
         costs=costs_of(query),
     )
@@ -158,9 +155,7 @@ def _of_runs(
         title=", ".join(scripts),
         facts=[],
         items=items,
-        charts=charts_of_runs(
-            {names[place]: Query(traces[place]) for place in drawn}, are_of_one_run(traces)
-        ),
+        charts=charts_of_runs({names[place]: Query(traces[place]) for place in drawn}, are_of_one_run(traces)),
         columns=tuple(label for label, _ in _facts(traces[0], reports[0])),
         runs=runs,
         checked=min(len(found.checked) for found in reports),
@@ -220,15 +215,9 @@ def _items_of_ranks(ranks: Mapping[int, Trace], findings: Sequence[Finding]) -> 
 
 def _names(traces: Sequence[Trace]) -> list[str]:
     """The names of the runs: their ranks in one run, else their file names, or their paths if these are equal."""
-    stems = (
-        [label_of(trace) for trace in traces]
-        if are_of_one_run(traces)
-        else [trace.path.stem for trace in traces]
-    )
+    stems = [label_of(trace) for trace in traces] if are_of_one_run(traces) else [trace.path.stem for trace in traces]
     names = stems if len(set(stems)) == len(stems) else [str(trace.path) for trace in traces]
-    return [
-        f"{name} ({place})" if names.index(name) < place - 1 else name for place, name in enumerate(names, 1)
-    ]
+    return [f"{name} ({place})" if names.index(name) < place - 1 else name for place, name in enumerate(names, 1)]
 
 
 def _facts(trace: Trace, found: Report) -> list[tuple[str, str]]:
@@ -256,9 +245,7 @@ def _picture(query: Query, found: Report) -> tuple[Graph, dict[int, list[Node]]]
     graph = build(query, number if number in passes else None, "both", False)
     marked = mark(graph, query.trace, list(enumerate(found, 1)))
     shown = folded(graph)
-    return shown, {
-        number: [node for node in nodes if node.id in shown.nodes] for number, nodes in marked.items()
-    }
+    return shown, {number: [node for node in nodes if node.id in shown.nodes] for number, nodes in marked.items()}
 
 
 def _item(number: int, finding: Finding, trace: Trace, nodes: Iterable[Node]) -> page.Item:
@@ -376,9 +363,7 @@ def _series(curves: Iterable[NamedCurve], note: str = "") -> tuple[list[Series],
     known = list(curves)
     largest = sorted(known, key=lambda curve: -max(curve.values, default=0.0))[:MOST]
     drawn = [Series(curve.name, curve.at, curve.values) for curve in known if curve in largest]
-    left_out = (
-        f"{plural(len(known) - MOST, 'curve')} with smaller values left out." if len(known) > MOST else ""
-    )
+    left_out = f"{plural(len(known) - MOST, 'curve')} with smaller values left out." if len(known) > MOST else ""
     return drawn, " ".join(filter(None, (left_out, note))) if known else note or _UNKNOWN
 
 
@@ -421,8 +406,7 @@ def _of_all(
     for run, query in queries.items():
         curves = of_one(query)
         series += [
-            Series(run if len(curves) == 1 else f"{run}: {curve.name}", curve.at, curve.values)
-            for curve in curves
+            Series(run if len(curves) == 1 else f"{run}: {curve.name}", curve.at, curve.values) for curve in curves
         ]
     return series, note if note and len(series) < len(queries) else "" if series else _UNKNOWN
 

@@ -137,9 +137,7 @@ def passes_in_time(program: Program, share: float = 0.1) -> Budget | None:
     return None if needs_all else Budget(share)
 
 
-def prepared(
-    program: Program, target: Target, path: Path, watcher: Watch | None = None, **options: Any
-) -> Running:
+def prepared(program: Program, target: Target, path: Path, watcher: Watch | None = None, **options: Any) -> Running:
     """The program, ready to be run and recorded into `path`. Raises ScriptError, OSError as `Running`."""
     return Running(
         target,
@@ -229,9 +227,7 @@ def warn(message: str) -> None:
         stderr.print(Text(clean(f"gradviz: {message}"), "yellow"))
 
 
-def tell(
-    path: Path, outcome: Outcome, settings: Settings, said: Collection[Finding] = (), quiet: bool = False
-) -> bool:
+def tell(path: Path, outcome: Outcome, settings: Settings, said: Collection[Finding] = (), quiet: bool = False) -> bool:
     """Print a summary of the recording, and its strongest findings without those in `said`; neither if `quiet`.
     Returns whether there is a trace of this run."""
     if outcome.kept_earlier or (outcome.lost and not path.exists()):  # which has been reported
@@ -279,9 +275,7 @@ def options_behind(program: Program) -> str:
         return ""
     rest += arguments[len(moved) + len(rest) :]
     target = module if module is not None else Path(script or "").name
-    message = (
-        f"{listed(dict.fromkeys(named))} after {target} {'goes' if len(named) == 1 else 'go'} to {target}"
-    )
+    message = f"{listed(dict.fromkeys(named))} after {target} {'goes' if len(named) == 1 else 'go'} to {target}"
     return f"{message}; for gradviz: {_command(moved, program, rest)}"
 
 
@@ -453,9 +447,7 @@ def launch(command: Sequence[str], settings: Mapping[str, Any]) -> tuple[int, li
     """Run a launcher, and record each of its ranks. Returns its exit status, and the traces."""
     import subprocess  # here, since other commands do not need it
 
-    record_children(
-        {**settings, "quiet": True}, starts_one=Path(command[0]).name in _ONE or _ONE_MODULE in command
-    )
+    record_children({**settings, "quiet": True}, starts_one=Path(command[0]).name in _ONE or _ONE_MODULE in command)
     began = time()
     status = subprocess.call(command)
     traces = _recorded_since(began, Path())

@@ -78,9 +78,7 @@ def runs(folder: Path, sort: str, as_json: bool) -> None:
         rows = _rows(paths, settings_at(Path.cwd()))
     rows = sorted(rows, key=_ORDERS[sort]) if sort != "name" else rows
     if as_json:
-        click.echo(
-            json_text([{name: json_number(value) for name, value in asdict(row).items()} for row in rows])
-        )
+        click.echo(json_text([{name: json_number(value) for name, value in asdict(row).items()} for row in rows]))
         return
     wide_console().print(_table(rows))
 

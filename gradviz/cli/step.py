@@ -44,9 +44,7 @@ Examples:
 )
 @traces_argument
 @click.option("--at", type=int, default=1, metavar="N", help="Begin at event N, counted from 1.")
-@click.option(
-    "--finding", "number", type=click.IntRange(1), metavar="N", help="Begin at finding N of `gradviz check`."
-)
+@click.option("--finding", "number", type=click.IntRange(1), metavar="N", help="Begin at finding N of `gradviz check`.")
 @commands_option("next; back; goto 5")
 @language_option("screen")
 def step(traces: tuple[Path, ...], at: int, number: int | None, text: str | None, lang: str) -> None:
@@ -60,8 +58,7 @@ def step(traces: tuple[Path, ...], at: int, number: int | None, text: str | None
         if text is None and not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
             names = "".join(f" {as_argument(trace)}" for trace in traces)
             fail(
-                "step needs a terminal; without one, use --commands: "
-                f'gradviz step{names} --commands "next; next; back"'
+                f'step needs a terminal; without one, use --commands: gradviz step{names} --commands "next; next; back"'
             )
         lines = None if text is None else _commands(text, lang)
         group = Group([session_of(trace, at - 1, lang) for trace in recorded])

@@ -52,9 +52,7 @@ def _share(context: click.Context, option: click.Parameter, text: str) -> float:
     return float(percent[1]) / 100
 
 
-def _pass_numbers(
-    context: click.Context, option: click.Parameter, text: str | None
-) -> Passes | AutoPasses | None:
+def _pass_numbers(context: click.Context, option: click.Parameter, text: str | None) -> Passes | AutoPasses | None:
     """The numbers, ranges and steps in an option: `1-3,100,every:50`, or `auto`, or `1-1000,auto`; None for `all`."""
     if text is None:
         return Budget()
@@ -89,18 +87,14 @@ Examples:
     callback=_share,
     help="The share of a long run's time (from 100 passes and 10 s on) that passes in detail may take.",
 )
-@click.option(
-    "--scope", metavar="NAME", help="Record in detail only inside modules and Functions of this name."
-)
+@click.option("--scope", metavar="NAME", help="Record in detail only inside modules and Functions of this name.")
 @click.option(
     "--last",
     type=click.IntRange(1),
     metavar="N",
     help="Keep the last N passes, and those around errors and NaN.",
 )
-@click.option(
-    "--aten", is_flag=True, help="Also record the aten ops that PyTorch's ops and nodes are made of."
-)
+@click.option("--aten", is_flag=True, help="Also record the aten ops that PyTorch's ops and nodes are made of.")
 @click.option(
     "--profile",
     is_flag=True,
@@ -126,9 +120,7 @@ Examples:
 @click.option("--graph", "graph_file", type=PATH, help="Also draw the graph.")
 @click.option("-q", "--quiet", is_flag=True, help="Print no summary, and no findings.")
 @click.option("--progress", is_flag=True, help="Print every ten seconds how much is recorded.")
-def trace(
-    program: Program, ranks: bool, graph_file: Path | None, quiet: bool, progress: bool, **options: Any
-) -> None:
+def trace(program: Program, ranks: bool, graph_file: Path | None, quiet: bool, progress: bool, **options: Any) -> None:
     """Run SCRIPT like `python` does, and record its gradients.
 
     The script's output, exit status and exceptions do not change; a summary follows on stderr. Options of
@@ -181,9 +173,7 @@ def trace(
                 return outcome.status
             is_there = tell(renamed, outcome, settings, said, quiet)
             if (others := outcome.others) is not None:
-                entered = (
-                    f"; those entered were {few_of(others, _NAMED)}" if others else ", and none of another"
-                )
+                entered = f"; those entered were {few_of(others, _NAMED)}" if others else ", and none of another"
                 warn(f"no module or Function named {scope} was entered{entered}")
             if graph_file is not None and is_there:
                 _draw(renamed, graph_file)

@@ -26,9 +26,7 @@ Examples:
 )
 @click.argument("words", nargs=-1, metavar="[TRACE] TENSOR")
 @click.option("--pass", "number", type=int, metavar="N", help="In backward pass N [default: its last].")
-@click.option(
-    "--paths", type=click.IntRange(1), default=PATHS, show_default=True, metavar="N", help="Show N paths."
-)
+@click.option("--paths", type=click.IntRange(1), default=PATHS, show_default=True, metavar="N", help="Show N paths.")
 @click.option(
     "--across",
     type=click.Choice(["batch"]),

@@ -95,22 +95,15 @@ class Timeline:
             if field:
                 self._put(numbers, kind, self._texts[self.trace.table(kind)[field]])
         produced = self.trace.table(Kind.PRODUCED)
-        names = {
-            node: self.shared.number(self.query.nodes.name(node))
-            for node in distinct(produced["node"]).tolist()
-        }
-        self._put(
-            numbers, Kind.PRODUCED, np.array([names[node] for node in produced["node"].tolist()], np.int64)
-        )
+        names = {node: self.shared.number(self.query.nodes.name(node)) for node in distinct(produced["node"]).tolist()}
+        self._put(numbers, Kind.PRODUCED, np.array([names[node] for node in produced["node"].tolist()], np.int64))
         return numbers * 64 + self.kinds
 
     @cached_property
     def strong(self) -> np.ndarray:
         """As `words`, with the text of the line in the source."""
         sites = self.query.places.of_events[self.events]
-        lines = {
-            site: self.shared.number(self.query.places.line_text(site)) for site in distinct(sites).tolist()
-        }
+        lines = {site: self.shared.number(self.query.places.line_text(site)) for site in distinct(sites).tolist()}
         table = np.zeros(int(sites.max(initial=0)) + 1, np.int64)
         for site, number in lines.items():
             table[site] = number
@@ -127,9 +120,7 @@ class Timeline:
         by_op = made["op"] >= 0
         np.add.at(values, at[by_op], self._texts[made["grad_fn"][by_op]] << 20)
         outputs = ops.lists("outputs")
-        np.add.at(
-            values, outputs.owners, self._forms[self._rows(outputs.values, ops.events[outputs.owners])] << 40
-        )
+        np.add.at(values, outputs.owners, self._forms[self._rows(outputs.values, ops.events[outputs.owners])] << 40)
         self._put(looks, Kind.OP, values)
         stepped = self.trace.table(Kind.STEPPED)
         settings = [self.shared.number(tuple(stepped.object(k).groups)) for k in stepped.events.tolist()]
@@ -348,8 +339,7 @@ def changed_lines(one: Trace, other: Trace) -> Iterator[Lines]:
 def _files(one: Trace, other: Trace) -> list[tuple[str, str]]:
     """The pairs of files that correspond in two runs: the two scripts, and files with the same name."""
     left, right = (
-        {site.place.file for site in trace.sites.values() if trace.source(site.place.file)}
-        for trace in (one, other)
+        {site.place.file for site in trace.sites.values() if trace.source(site.place.file)} for trace in (one, other)
     )
     scripts = one.meta.get("script", ""), other.meta.get("script", "")
     partners = {scripts[0]: scripts[1]} if scripts[0] in left and scripts[1] in right else {}
@@ -381,9 +371,7 @@ def aligned(one: Timeline, other: Timeline, pairs: list[tuple[Stretch, Stretch]]
             weak = one.words[left.items], other.words[right.items]
             known[key] = np.array(list(_pairs(a, b, *weak)), np.int64).reshape(-1, 2)
         part = known[key]
-        columns = [
-            _at(items, places) for items, places in zip((left.items, right.items), part.T, strict=True)
-        ]
+        columns = [_at(items, places) for items, places in zip((left.items, right.items), part.T, strict=True)]
         found.append(np.stack(columns, axis=1))
     return np.concatenate(found)
 

@@ -182,9 +182,7 @@ class _Noisy:
         named = [self._entering(side) for side in (0, 1)]
         for name, other in _corresponding(*named):
             pair = named[0][name], named[1][other]
-            values = [
-                query.memory.value(own, at) for query, (at, own) in zip(self.queries, pair, strict=True)
-            ]
+            values = [query.memory.value(own, at) for query, (at, own) in zip(self.queries, pair, strict=True)]
             beyond = self._beyond("entering", values[0], values[1], lambda _: self.rounding.least)
             if beyond is not None:
                 spots = [
@@ -206,12 +204,8 @@ class _Noisy:
         for one, other in self.comparison.pairs.tolist():
             if NONE in (one, other) or not self._are_alike(one, other, kind):
                 continue
-            events = [
-                int(side.events[item]) for side, item in zip(self.comparison.sides, (one, other), strict=True)
-            ]
-            tensors = [
-                side.tensors(item) for side, item in zip(self.comparison.sides, (one, other), strict=True)
-            ]
+            events = [int(side.events[item]) for side, item in zip(self.comparison.sides, (one, other), strict=True)]
+            tensors = [side.tensors(item) for side, item in zip(self.comparison.sides, (one, other), strict=True)]
             if len(tensors[0]) != len(tensors[1]):
                 continue
             for place, pair in enumerate(zip(*tensors, strict=True)):
@@ -410,9 +404,7 @@ def _other_numbers(found: OtherNumbers) -> Iterator[Text]:
     """The line `numbers  line 7: mul with 3.03 instead of 3.0`, then both items."""
     where = "" if found.other.site is None else f"line {found.other.site.place.line}: "
     one, other = (plain(text, _LONGEST) or "none" for text in found.arguments)
-    yield Text.assemble(
-        ("numbers  ", "bold"), f"{where}{plain(found.op, _LONGEST)} with {other} instead of {one}"
-    )
+    yield Text.assemble(("numbers  ", "bold"), f"{where}{plain(found.op, _LONGEST)} with {other} instead of {one}")
     yield from _both(found.one, found.other)
 
 
@@ -424,9 +416,7 @@ def _both(one: Spot, other: Spot) -> Iterator[Text]:
 
 def _beyond(phase: str, beyond: Beyond | None, compared: int) -> Iterator[Text]:
     if beyond is None:
-        result = (
-            f"nothing is beyond it, of {plural(compared, _THINGS[phase])}" if compared else "not compared"
-        )
+        result = f"nothing is beyond it, of {plural(compared, _THINGS[phase])}" if compared else "not compared"
         yield Text.assemble((f"{phase:9}", "bold"), result)
         return
     yield Text.assemble((f"{phase:9}", "bold"), f"first beyond it: {_sizes(beyond.apart, beyond.allowed)}")

@@ -286,9 +286,7 @@ class Comparison:
         """The facts that differ between two items, in words: the op, its arguments, shapes, nodes."""
         left, right = self._facts(0, one), self._facts(1, other)
         differing = [
-            f"{name} {left[name]} → {right[name]}"
-            for name in left
-            if left[name] != right.get(name, left[name])
+            f"{name} {left[name]} → {right[name]}" for name in left if left[name] != right.get(name, left[name])
         ]
         return "; ".join(differing)
 
@@ -432,9 +430,7 @@ def equal_text(one: Trace, other: Trace) -> str:
     if not found.compared:
         return "unknown: the two runs recorded no values of the same operations"
     if not partings:
-        return (
-            f"to the last bit in all {found.compared:,} operations and gradients whose values were recorded"
-        )
+        return f"to the last bit in all {found.compared:,} operations and gradients whose values were recorded"
     first = min(partings, key=lambda parting: (parting.number or np.inf, parting is found.backward))
     spot = first.one or first.other
     assert spot is not None
@@ -454,9 +450,7 @@ def _place(spot: Spot) -> str:
 
 
 def _changes(changes: tuple[Change, ...]) -> Iterator[Text]:
-    counts = [
-        plural(n, f"{kind} operation") for kind in _STYLES if (n := sum(c.kind == kind for c in changes))
-    ]
+    counts = [plural(n, f"{kind} operation") for kind in _STYLES if (n := sum(c.kind == kind for c in changes))]
     yield Text(", ".join(counts), "bold")
     for change in changes[:_SHOWN]:
         spot = change.other or change.one
@@ -464,9 +458,7 @@ def _changes(changes: tuple[Change, ...]) -> Iterator[Text]:
         sign, style = _STYLES[change.kind]
         times = f" ×{change.count}" if change.count > 1 else ""
         detail = f"  {_line(change.detail)}" if change.detail else ""
-        yield Text.assemble(
-            (f"{sign} ", style), f"{_place(spot)}  {_line(spot.what)}{times}", (detail, "yellow")
-        )
+        yield Text.assemble((f"{sign} ", style), f"{_place(spot)}  {_line(spot.what)}{times}", (detail, "yellow"))
     if len(changes) > _SHOWN:
         yield Text(f"… and {len(changes) - _SHOWN:,} more", "dim")
 
@@ -538,10 +530,7 @@ def difference_json(found: Difference) -> dict[str, Any]:
             }
             for lines in found.lines
         ],
-        "norms": [
-            {"name": norm.name, "one": _finite(norm.one), "other": _finite(norm.other)}
-            for norm in found.norms
-        ],
+        "norms": [{"name": norm.name, "one": _finite(norm.one), "other": _finite(norm.other)} for norm in found.norms],
         "passes": list(found.passes),
         "compared": found.compared,
         "not_recorded": found.unknown,

@@ -70,9 +70,7 @@ def _block(case: Case, accumulated: Accumulated) -> Block | None:
         read = int(still[0]) if len(still) else 0
     if steps and not read and all(map(_cancels, steps)):
         return None
-    ways = (
-        [*case.query.nodes.walk([flow.node])] for flow in event.flows if flow.node
-    )  # by views, as `weight.t()`
+    ways = ([*case.query.nodes.walk([flow.node])] for flow in event.flows if flow.node)  # by views, as `weight.t()`
     is_last = any(accumulated.node in way and len(way) <= _VIEWS for way in ways)
     site = case.site(event.index)
     return Block(site, event.index, zero.node, accumulated.in_pass, (accumulated.tensor,), is_last, read)

@@ -111,9 +111,7 @@ class Case:
         given = list(tensors)
         names = list(dict.fromkeys(self.words.called(tensor) for tensor in given))
         if len(names) > NAMED:
-            names = [
-                name for path, leaves in self.query.modules.whole(given) for name in self._whole(path, leaves)
-            ]
+            names = [name for path, leaves in self.query.modules.whole(given) for name in self._whole(path, leaves)]
         return few_of(names)
 
     def _whole(self, path: str, leaves: list[int]) -> list[str]:

@@ -55,9 +55,7 @@ def carried(case: Case) -> Link | None:
         return None
     backward_pass = case.query.passes.by_number[int(passes[0])]
     old = set(nodes[again & (numbers == backward_pass.number)].tolist())
-    ends = [
-        case.query.passes.last(other) for other in case.trace.passes if other.number < backward_pass.number
-    ]
+    ends = [case.query.passes.last(other) for other in case.trace.passes if other.number < backward_pass.number]
     end = max(ends, default=0)
     for node in nodes[(numbers == backward_pass.number) & ~again].tolist():
         made = case.query.nodes.event(node)
@@ -185,9 +183,7 @@ def _into(case: Case, lost: set[int], used: set[int], number: int) -> Link | Non
     inside = set(received["node"][received["in_pass"] == number].tolist())
     behind = case.of(leaves_reached)
     direct = [
-        node
-        for node in inside
-        if any(edge.tensor in lost and edge.node in nodes.leaves for edge in nodes.edges(node))
+        node for node in inside if any(edge.tensor in lost and edge.node in nodes.leaves for edge in nodes.edges(node))
     ]
     if not direct or any(behind(node) & used for node in direct[:_DIRECT]):
         return None
@@ -221,19 +217,13 @@ def in_targets(case: Case) -> Iterator[Link]:
                 continue
             there, here = behind(node), behind(other)
             untrained = there & got - case.training.trained - set(case.training.holders)
-            lonely = (
-                bool(there) and untrained == there and bool(here & case.training.trained) and not here & there
-            )
+            lonely = bool(there) and untrained == there and bool(here & case.training.trained) and not here & there
             near = {case.model_of(leaf) for leaf in here & case.training.trained}
             is_part = lonely and near == {case.model_of(leaf) for leaf in there if not loaded(leaf)}
             if lonely and not is_part and all(leaf in case.trace.parameters for leaf in there):
                 yield Link(node, op.index, target, tuple(sorted(there)), 0)
                 return
-            if (
-                _is_bootstrapped(case, target)
-                and there & here & case.training.trained
-                and _apart(case, node, other)
-            ):
+            if _is_bootstrapped(case, target) and there & here & case.training.trained and _apart(case, node, other):
                 yield Link(node, op.index, target, tuple(sorted(there)), 0)
                 return
 
@@ -263,9 +253,7 @@ def _candidates(case: Case) -> Iterator[OpRan]:
     """The first op of each line that compares two tensors that require grad."""
     ops = case.trace.table(Kind.OP)
     chosen = (
-        case.trace.named(ops["op"], op_sets.LOSSES | op_sets.SUBTRACTING)
-        & (ops["in_pass"] == 0)
-        & ops["grad_enabled"]
+        case.trace.named(ops["op"], op_sets.LOSSES | op_sets.SUBTRACTING) & (ops["in_pass"] == 0) & ops["grad_enabled"]
     )
     for event in case.first_of_sites(ops.events[chosen]):
         op = ops.object(event)

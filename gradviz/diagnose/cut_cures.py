@@ -79,11 +79,7 @@ def _with_twins(source: SourceText, area: ast.AST | None, statement: ast.stmt) -
     called_by = {node: _behind_cut(node) for node in cuts}
     functions = [source.code(inner.func) for inner in called_by.values() if isinstance(inner, ast.Call)]
     inner_call = called_by.get(area) if isinstance(area, ast.expr) else None
-    return (
-        statement
-        if isinstance(inner_call, ast.Call) and functions.count(source.code(inner_call.func)) > 1
-        else area
-    )
+    return statement if isinstance(inner_call, ast.Call) and functions.count(source.code(inner_call.func)) > 1 else area
 
 
 def _with_conversion(source: SourceText, area: ast.AST | None) -> ast.AST | None:
@@ -192,9 +188,7 @@ def _is_no_grad(source: SourceText, node: ast.expr) -> bool:
 _CHECKPOINT = "CheckpointFunction"
 _NOT_REENTRANT = Fix(
     "pass use_reentrant=False to checkpoint(), or give it an input that requires grad",
-    lambda spot: [
-        with_keyword(spot.source, call, "use_reentrant=False") for call in spot.calls_here("checkpoint")[:1]
-    ],
+    lambda spot: [with_keyword(spot.source, call, "use_reentrant=False") for call in spot.calls_here("checkpoint")[:1]],
 )
 _DETACH, _SAMPLE, _NO_GRAD = ".detach()", ".sample(", "no_grad"
 _COPYING = ("tensor", "as_tensor")  # makers that take the numbers of a tensor
@@ -226,9 +220,7 @@ def how_cut(case: Case, event: int) -> tuple[str, Fix]:
                 ),
             )
         if maker.op == "data":
-            return ".data is outside of the graph", Fix(
-                "use the tensor itself, without .data", without_cut, ".data"
-            )
+            return ".data is outside of the graph", Fix("use the tensor itself, without .data", without_cut, ".data")
         if case.query.nodes.of_op(event) and event in case.downstream.flat:
             flat = Fix("use an op here whose derivative is not 0 everywhere, or a straight-through estimator")
             return f"the derivative of {function_name(maker.op)} is 0", _noise_beside(case, event) or flat

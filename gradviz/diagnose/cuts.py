@@ -152,9 +152,7 @@ class _Scan:
                 if behind:
                     first = min(cut for cut, _ in cuts)
                     self.meetings.append(
-                        Meeting(
-                            op.index, tensor, first, sources, frozenset(behind), others, weights, is_layered
-                        )
+                        Meeting(op.index, tensor, first, sources, frozenset(behind), others, weights, is_layered)
                     )
         known = (self._shade, self.dead) if weights else (self._shade,)
         return _Cuts().union(*(shade.get(one, _Cuts()) for shade in known for one in data))
@@ -164,9 +162,7 @@ def _scanned(case: Case, passes: list[PassInfo]) -> list[_Scan]:
     """The scan of the first of these passes from each line that begins passes, if its root is known."""
     by_site: dict[int, PassInfo] = {}
     for backward_pass in passes:
-        roots = (
-            case.query.passes.began(backward_pass.number).roots if backward_pass.site not in by_site else ()
-        )
+        roots = case.query.passes.began(backward_pass.number).roots if backward_pass.site not in by_site else ()
         if roots and roots[0].tensor:
             by_site[backward_pass.site] = backward_pass
     return [_Scan(case, backward_pass) for backward_pass in by_site.values()]
@@ -203,11 +199,7 @@ def _recurrences_of(case: Case, scan: _Scan) -> Iterator[Cut]:
     without its graph. Not where the state reaches the next step by another way, or what is drawn or chosen does."""
     by_weights: dict[frozenset[int], dict[int, Meeting]] = {}
     for meeting in scan.meetings:
-        if (
-            meeting.weights & meeting.leaves
-            and not meeting.layered
-            and meeting.cut not in case.downstream.flat
-        ):
+        if meeting.weights & meeting.leaves and not meeting.layered and meeting.cut not in case.downstream.flat:
             by_weights.setdefault(meeting.weights, {})[meeting.op] = meeting
     for weights, steps in by_weights.items():
         ops = [use.event for use in scan.ways.uses if use.leaves == weights]
@@ -217,15 +209,11 @@ def _recurrences_of(case: Case, scan: _Scan) -> Iterator[Cut]:
         behind = groups_behind(case.query, scan.ways, dict.fromkeys(weights, 1))
         live = {one for step in later for one in step.live if scan.ways.viewed_leaf(one) not in weights}
         carried = [{*reach(step.sources, lambda one: _openly(case, one), NEAR)} - weights for step in later]
-        goes_on = any(
-            behind.get(one) for pair in itertools.pairwise(carried) for one in set.intersection(*pair)
-        )
+        goes_on = any(behind.get(one) for pair in itertools.pairwise(carried) for one in set.intersection(*pair))
         sources = {one for step in later for one in step.sources}
         if not goes_on and not any(map(behind.get, live)) and all(map(behind.get, sources)):
             leaves = tuple(sorted(later[0].leaves))
-            yield Cut(
-                Place.STEP, later[0].cut, leaves, scan.root, tensor=min(later[0].sources), reader=later[0].op
-            )
+            yield Cut(Place.STEP, later[0].cut, leaves, scan.root, tensor=min(later[0].sources), reader=later[0].op)
 
 
 _SEVERAL = 2  # the fewest results that are cut together
@@ -258,9 +246,7 @@ def _is_drawn(case: Case, event: int) -> bool:
 def _learns_elsewhere(case: Case, scan: _Scan, own_uses: list[Use], meeting: Meeting) -> bool:
     """Whether another part learns from results of the leaves behind a cut with their graph, or a sample is scored."""
     behind = groups_behind(case.query, scan.ways, dict.fromkeys(meeting.leaves, 1))
-    is_read = any(
-        any(behind.get(t) for t in use.data) and not use.leaves <= meeting.leaves for use in own_uses
-    )
+    is_read = any(any(behind.get(t) for t in use.data) and not use.leaves <= meeting.leaves for use in own_uses)
     return is_read or _is_scored(case, scan, meeting)
 
 
@@ -301,9 +287,7 @@ def _branches_of(case: Case, scan: _Scan) -> Iterator[Cut]:
             is_term = bool(meeting.weights) or _is_linear_to_root(case, op.outputs[0])
             is_branch = may_be_meant = not is_term
         else:
-            is_branch = (
-                op.op in op_sets.MATRIX_PRODUCTS and wholes.issubset(beside) and not meeting.sources & wholes
-            )
+            is_branch = op.op in op_sets.MATRIX_PRODUCTS and wholes.issubset(beside) and not meeting.sources & wholes
         if is_branch:
             leaves = tuple(sorted(meeting.leaves))
             yield Cut(
@@ -358,9 +342,7 @@ def _requires_grad(case: Case, tensor: int, at: int) -> bool:
     return bool(flags & REQUIRES_GRAD) and not (flags & LEAF and op_of(case.query, tensor) is not None)
 
 
-_VIEWING = (
-    op_sets.COPYING | op_sets.RESHAPING | op_sets.SELECTING | op_sets.SHARING | op_sets.SPLITTING | {"narrow"}
-)
+_VIEWING = op_sets.COPYING | op_sets.RESHAPING | op_sets.SELECTING | op_sets.SHARING | op_sets.SPLITTING | {"narrow"}
 
 
 def _whole(case: Case, tensor: int) -> int:
@@ -435,11 +417,7 @@ def _is_of_equal_sides(case: Case, op: OpRan) -> bool:
     """Whether the two tensors that an op compares have equal statistics, and are not constant."""
     states = case.trace.states
     rows = states.rows_of(np.array(op.inputs[:2]), np.full(len(op.inputs[:2]), op.index))
-    if (
-        len(set(op.inputs[:2])) != 2
-        or (rows < 0).any()
-        or states.form(int(rows[0])) != states.form(int(rows[1]))
-    ):
+    if len(set(op.inputs[:2])) != 2 or (rows < 0).any() or states.form(int(rows[0])) != states.form(int(rows[1])):
         return False
     stats = states.stats[rows]
     return bool((stats[0] == stats[1]).all() and stats[0, Stat.MIN] < stats[0, Stat.MAX])
@@ -492,8 +470,4 @@ def _trained_by(case: Case, pass_number: int) -> set[int]:
     none of them. All trained leaves, if no step follows that pass."""
     owners = case.query.of(PassOwners).optimizers(pass_number)
     holders = case.training.holders
-    return {
-        leaf
-        for leaf in case.training.trained
-        if not owners or not holders.get(leaf) or holders[leaf] & owners
-    }
+    return {leaf for leaf in case.training.trained if not owners or not holders.get(leaf) or holders[leaf] & owners}

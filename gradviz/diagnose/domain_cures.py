@@ -79,15 +79,11 @@ def _own_remedy(case: Case, op: OpRan, node: ast.expr | None) -> Fix | None:
     if op.op == "ctc_loss" and isinstance(node, ast.Call):
         others = [keyword for keyword in node.keywords if keyword.arg != "zero_infinity"]
         keywords = [*others, ast.keyword("zero_infinity", ast.Constant(True))]
-        return _in_place_of(
-            ast.unparse(ast.Call(node.func, node.args, keywords)), node, f": {_OF_LONG_TARGET}"
-        )
+        return _in_place_of(ast.unparse(ast.Call(node.func, node.args, keywords)), node, f": {_OF_LONG_TARGET}")
     if op.op in ("cross_entropy", "nll_loss") and (target := _ignored_target(case, op)):
         return Fix(f"skip this batch: all of {target} is ignored, and the mean of no loss is 0 / 0")
     if any(part in op.op for part in _MASKING) and (row := _masked_row(case, op)) is not None:
-        return Fix(
-            f"row {row} of the mask leaves no key to attend to: leave this row out, or let it have a key"
-        )
+        return Fix(f"row {row} of the mask leaves no key to attend to: leave this row out, or let it have a key")
     return None
 
 
@@ -155,11 +151,7 @@ def _with_a_number_in_each_row(case: Case, op: OpRan) -> Fix | None:
 
 def _inside_of_one(case: Case, op: OpRan, node: ast.expr) -> str:
     """An argument between -1 and 1, without these two, in the place of a clamp that lets them pass."""
-    if (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and called(node) in ("clamp", "clip")
-    ):
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and called(node) in ("clamp", "clip"):
         node = node.func.value if len(node.args) == 2 else node
     beside = _BESIDE_ONE.get(_dtype(case, op), "1e-6")
     return f"{_bracketed(node)}.clamp(-1 + {beside}, 1 - {beside})"

@@ -52,9 +52,7 @@ def _weight_and_data(case: Case, op: OpRan) -> tuple[int, int]:
     """The trained matrix of a product, and the input that it is multiplied with; (0, 0) if they are not clear."""
     leaves = {tensor: transposed_of(case.query, tensor) for tensor in op.inputs if tensor}
     trained, shape = case.training.trained, case.query.tensors.shape
-    weight = next(
-        (leaf for leaf in leaves.values() if leaf in trained and len(shape(leaf) or ()) >= _MATRIX), 0
-    )
+    weight = next((leaf for leaf in leaves.values() if leaf in trained and len(shape(leaf) or ()) >= _MATRIX), 0)
     others = [t for t, leaf in leaves.items() if leaf not in trained and len(shape(t) or ()) >= 1]
     return (weight, others[0]) if weight and len(others) == 1 else (0, 0)
 
@@ -69,11 +67,7 @@ def started_at(case: Case, leaf: int, until: int) -> int:
 def other_start(case: Case, written: int) -> Fix | None:
     """A call that gives other first values, in place of the initialiser called at `written`; None if none was."""
     call = expression_at(case.query, case.site(written))
-    if (
-        not isinstance(call, ast.Call)
-        or not isinstance(call.func, ast.Attribute)
-        or call.func.attr[-1] != "_"
-    ):
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr[-1] != "_":
         return None
     receiver = ast.unparse(call.func.value)
     of_init = receiver.endswith("init") and bool(call.args)
@@ -81,7 +75,5 @@ def other_start(case: Case, written: int) -> Fix | None:
     new = f"torch.nn.init.xavier_uniform_({target})"
     return Fix(
         f"{new}  # in place of this call",
-        lambda spot: (
-            [spot.source.replaced(spot.expression, new)] if isinstance(spot.expression, ast.Call) else []
-        ),
+        lambda spot: [spot.source.replaced(spot.expression, new)] if isinstance(spot.expression, ast.Call) else [],
     )

@@ -250,9 +250,7 @@ class Patch:
         texts = self.stored or self
         before, after = lines_of(texts.before), lines_of(texts.after)
         lines = difflib.unified_diff(before, after, f"a/{name}{end}", f"b/{name}{end}")
-        return "".join(
-            line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
-        )
+        return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
     def line_after(self, line: int) -> int:
         """The line in the text after of a line in the text before; the nearest line if that line was changed."""
@@ -565,9 +563,7 @@ def as_leaf(name: str) -> Edits:
         made = [
             node
             for node in ast.walk(spot.source.tree)
-            if isinstance(node, ast.Assign)
-            and isinstance(node.targets[0], ast.Name)
-            and node.targets[0].id == name
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == name
         ]
         return [spot.source.after(made[0], f"{name}.requires_grad_()")] if len(made) == 1 else []
 
@@ -600,9 +596,7 @@ def other_function(spot: Spot, old: str, new: str) -> list[Edit]:
     """The function `new` in place of the first call of `old` at the spot, with its argument alone."""
     calls = ((call, argument_of(call)) for call in spot.calls_here(old))
     each = (
-        spot.source.replaced(call, f"{new}({spot.source.code(value)})")
-        for call, value in calls
-        if value is not None
+        spot.source.replaced(call, f"{new}({spot.source.code(value)})") for call, value in calls if value is not None
     )
     return list(each)[:1]
 

@@ -37,9 +37,7 @@ def mark(graph: Graph, trace: Trace, found: list[tuple[int, Finding]]) -> dict[i
     faults = faults_of(found)
     marked = {number: _about(graph, trace, finding) for number, finding in faults}
     for number, finding in faults:
-        if not marked[number] and (
-            graph.pass_number is None or pass_of(finding, trace) in (0, graph.pass_number)
-        ):
+        if not marked[number] and (graph.pass_number is None or pass_of(finding, trace) in (0, graph.pass_number)):
             marked[number] = [outside := _outside(number, finding, trace)]
             graph.nodes[outside.id] = outside
         for node in marked[number]:
@@ -83,8 +81,6 @@ def _about(graph: Graph, trace: Trace, finding: Finding) -> list[Node]:
         return about
     tensors = finding.tensors[:_MARKED]
     newest = {
-        node.number: node
-        for node in graph.nodes.values()
-        if node.kind in (LEAF, TENSOR) and node.number in tensors
+        node.number: node for node in graph.nodes.values() if node.kind in (LEAF, TENSOR) and node.number in tensors
     }
     return list(newest.values())

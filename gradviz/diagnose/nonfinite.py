@@ -222,9 +222,7 @@ def _before_any_pass(case: Case) -> Origin | None:
         return None
     bad, states = _Bad(case), case.trace.states
     wrong = (states.stats[:, NONFINITE] > 0).any(axis=1) & (states.flags & REQUIRES_GRAD > 0)
-    ops = [
-        t for t in distinct(states.tensors[wrong]).tolist() if isinstance(case.query.tensors.made(t), OpRan)
-    ]
+    ops = [t for t in distinct(states.tensors[wrong]).tolist() if isinstance(case.query.tensors.made(t), OpRan)]
     return _up_from(case, bad, ops[-1], case.trace.count, 0) if ops else None
 
 
@@ -289,11 +287,7 @@ def _carrier(case: Case, bad: _Bad, op: OpRan) -> State | None:
     """The input of an op that explains its bad output: the first input with a NaN, else the first input with an
     infinity that is not meant, else one that is meant and only goes on as an infinity. None if all inputs are good, or
     if the op makes a NaN of infinities that are meant."""
-    before = [
-        (state, *bad.counts(state.tensor, op.index - 1))
-        for state in case.query.tensors.reads(op.index)
-        if state
-    ]
+    before = [(state, *bad.counts(state.tensor, op.index - 1)) for state in case.query.tensors.reads(op.index) if state]
     with_nan = next((state for state, nan, _ in before if nan), None)
     if with_nan is not None:
         return with_nan

@@ -18,9 +18,7 @@ _NOISE = 1e-5  # a gradient below this share of the largest gradient is rounding
 def gradients_at(case: Case, leaves: np.ndarray, events: np.ndarray) -> np.ndarray:
     """The root mean square of the `.grad` of each leaf at an event; NaN if it has none or it is not known."""
     states = case.trace.states
-    return states.rms(
-        states.rows_of(case.query.tensors.grads.last_of(leaves.astype(np.int64), events), events)
-    )
+    return states.rms(states.rows_of(case.query.tensors.grads.last_of(leaves.astype(np.int64), events), events))
 
 
 def norms_of_passes(case: Case) -> list[tuple[list[PassInfo], np.ndarray]]:
@@ -35,10 +33,7 @@ def norms_of_passes(case: Case) -> list[tuple[list[PassInfo], np.ndarray]]:
     for backward_pass in case.trace.passes:
         if backward_pass.number in norms and backward_pass.is_in_detail:
             by_site.setdefault(backward_pass.site, []).append(backward_pass)
-    return [
-        (group, np.array([norms[backward_pass.number] for backward_pass in group]))
-        for group in by_site.values()
-    ]
+    return [(group, np.array([norms[backward_pass.number] for backward_pass in group])) for group in by_site.values()]
 
 
 def has_gradient(case: Case, tensors: np.ndarray, events: np.ndarray) -> np.ndarray:
@@ -89,11 +84,7 @@ def gains(case: Case, number: int) -> list[Gain]:
     found = []
     for rows in lines.values():
         nodes = received["node"][of_pass[rows]].tolist()
-        local = [
-            np.log10(went[n]) - np.log10(came[i])
-            for n, i in zip(nodes, rows, strict=True)
-            if went.get(n, 0) > 0
-        ]
+        local = [np.log10(went[n]) - np.log10(came[i]) for n, i in zip(nodes, rows, strict=True) if went.get(n, 0) > 0]
         sites = [case.site(int(events[i])) for i in rows]
         found.append(
             Gain(
@@ -150,7 +141,5 @@ def _geometric(rates: np.ndarray) -> list[tuple[int, int]]:
     ends = np.flatnonzero(np.diff(np.concatenate([[False], same, [False]]).astype(int)))
     parts = [(first, last + 2) for first, last in ends.reshape(-1, 2).tolist()]
     return [
-        (first, last)
-        for first, last in parts
-        if last - first >= _LEAST and rates[last - 1] >= _RISE * rates[first]
+        (first, last) for first, last in parts if last - first >= _LEAST and rates[last - 1] >= _RISE * rates[first]
     ]

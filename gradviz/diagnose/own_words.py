@@ -82,7 +82,5 @@ def in_order(case: Case, *sites: int) -> str:
     functions = {(known.place.file, known.place.function) for known in places if known is not None}
     if all(texts) and len(functions) == 1:
         return f"{'; '.join(texts)}  # in this order"
-    calls = (
-        f"{text or 'the call'}{case.words.at_line(site)}" for text, site in zip(texts, sites, strict=True)
-    )
+    calls = (f"{text or 'the call'}{case.words.at_line(site)}" for text, site in zip(texts, sites, strict=True))
     return f"make these calls in this order: {'; '.join(calls)}"

@@ -37,9 +37,7 @@ def check_ranks(
     for name in (*select, *ignore):
         rule_called(name)
     settings = settings or Settings()
-    chosen = replace(
-        settings, select=tuple(select or settings.select), ignore=tuple(ignore or settings.ignore)
-    )
+    chosen = replace(settings, select=tuple(select or settings.select), ignore=tuple(ignore or settings.ignore))
     of_one = _without_rank_rules(chosen)
     if chosen.select and not of_one.select:
         reports = dict.fromkeys(ranks, Report((), (), ()))
@@ -57,9 +55,7 @@ def _report(path: Path, settings: Settings) -> Report:
         return check(trace, settings=settings)
 
 
-def compared(
-    ranks: Mapping[int, Trace], reports: Mapping[int, Report], settings: Settings | None = None
-) -> Report:
+def compared(ranks: Mapping[int, Trace], reports: Mapping[int, Report], settings: Settings | None = None) -> Report:
     """The reports of all ranks as one report, with the findings between the ranks that the `settings` select."""
     settings = settings or Settings()
     rules = [
@@ -69,9 +65,7 @@ def compared(
     ]
     queries = {rank: Query(trace) for rank, trace in ranks.items()}
     between = [
-        finding
-        for finding in findings_of(Replicas(queries), rules)
-        if not is_ignored(ranks[finding.ranks[0]], finding)
+        finding for finding in findings_of(Replicas(queries), rules) if not is_ignored(ranks[finding.ranks[0]], finding)
     ]
     return of_all_ranks(_beneath_their_causes(reports, queries), between, rules)
 
@@ -79,8 +73,7 @@ def compared(
 def _without_rank_rules(settings: Settings) -> Settings:
     """The settings for the check of a single rank: without the rules that compare ranks."""
     select, ignore = (
-        tuple(rule for rule in asked if rule not in BETWEEN_RANKS)
-        for asked in (settings.select, settings.ignore)
+        tuple(rule for rule in asked if rule not in BETWEEN_RANKS) for asked in (settings.select, settings.ignore)
     )
     return replace(settings, select=select, ignore=ignore)
 
@@ -102,9 +95,7 @@ def _beneath_their_causes(reports: Mapping[int, Report], queries: Mapping[int, Q
             findings[born] = replace(cause, consequences=(*cause.consequences, beneath))
             del findings[place]
     return {
-        rank: replace(
-            report, findings=tuple(finding for (own, _), finding in findings.items() if own == rank)
-        )
+        rank: replace(report, findings=tuple(finding for (own, _), finding in findings.items() if own == rank))
         for rank, report in reports.items()
     }
 

@@ -85,11 +85,7 @@ def _thresholds(value: object) -> dict[str, float]:
             raise ValueError(f"there is none for {rule!r}; the rules with one are {', '.join(THRESHOLDS)}")
         is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
         if not is_number or not known.least <= number <= known.largest:
-            span = (
-                f"at least {known.least:g}"
-                if known.largest == math.inf
-                else f"{known.least:g} to {known.largest:g}"
-            )
+            span = f"at least {known.least:g}" if known.largest == math.inf else f"{known.least:g} to {known.largest:g}"
             raise ValueError(f"{rule} is a number, {span} ({known.says}), not {number!r}")
     return {rule: float(number) for rule, number in value.items()}
 

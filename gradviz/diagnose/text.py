@@ -46,9 +46,7 @@ def page_of(rule: Rule | RankRule) -> RulePage:
     """The page of a rule, from the docstring of its file; of a rule between ranks, from that of its search. Its texts
     are empty if Python leaves docstrings out (`-OO`)."""
     search = rule.search
-    header = cleandoc(
-        (search if isinstance(rule, RankRule) else sys.modules[search.__module__]).__doc__ or ""
-    )
+    header = cleandoc((search if isinstance(rule, RankRule) else sys.modules[search.__module__]).__doc__ or "")
     finds, *parts = _SECTIONS.split(header)
     sections = dict(zip(parts[::2], parts[1::2], strict=True))
     return RulePage(
@@ -121,9 +119,7 @@ def _ended(report: Report, trace: Trace) -> Iterator[RenderableType]:
     yield Text.assemble(("ended by an error  ", "dim"), place, shortened(clean(error), _LONGEST_ERROR))
 
 
-def _finding(
-    finding: Finding, position: int, trace: Trace, width: int, on: str = ""
-) -> Iterator[RenderableType]:
+def _finding(finding: Finding, position: int, trace: Trace, width: int, on: str = "") -> Iterator[RenderableType]:
     style = _STYLES[finding.severity]
     yield Text.assemble(
         f"{position}. ", (finding.severity, style), " ", (finding.rule, "bold"), f"  {place_of(finding)}",

@@ -99,9 +99,7 @@ def try_cure(finding: Finding, report: Report, query: Query, rerun: Rerun) -> Tr
     script = Path(rerun.script).resolve()
     home = script.parent
     if not patch.stored.path.is_relative_to(home):
-        return Tried(
-            finding, problem=f"{file} is not beside the script, so that a copy would not be imported"
-        )
+        return Tried(finding, problem=f"{file} is not beside the script, so that a copy would not be imported")
     with tempfile.TemporaryDirectory(prefix="gradviz-") as folder:
         copy = Path(folder) / "copy"
         _mirror(home, copy, patch.stored.path.relative_to(home), patch.stored.content)
@@ -246,9 +244,7 @@ def tried_text(tried: Tried | None) -> Iterator[Text]:
         yield Text("no finding, so there is no cure to be tried", "dim")
         return
     if tried.progress is None:
-        yield Text.assemble(
-            ("not tried  ", "dim"), f"the cure of {tried.finding.rule}: {clean(tried.problem)}"
-        )
+        yield Text.assemble(("not tried  ", "dim"), f"the cure of {tried.finding.rule}: {clean(tried.problem)}")
         return
     facts = [_gradient(tried.progress), _gone(tried), _loss(tried.progress), clean(tried.problem)]
     yield Text.assemble(("with the cure: ", "bold"), ", ".join(filter(None, facts)))

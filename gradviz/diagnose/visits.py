@@ -105,9 +105,7 @@ def _outermost(case: Case) -> list[tuple[int, int, int]]:
     by_site: dict[int, list[tuple[int, int, int]]] = {}
     for span in _all_outermost(case):
         by_site.setdefault(int(case.trace.events["site"][span[0]]), []).append(span)
-    chosen = (
-        spans if len(spans) <= 2 * _CALLS else spans[:_CALLS] + spans[-_CALLS:] for spans in by_site.values()
-    )
+    chosen = (spans if len(spans) <= 2 * _CALLS else spans[:_CALLS] + spans[-_CALLS:] for spans in by_site.values())
     return sorted(chain.from_iterable(chosen))
 
 

@@ -38,9 +38,7 @@ def lacking(case: Case) -> list[Wanting]:
     """The leaves that should learn and never get a gradient, or are cut off from a later pass on. Use
     `case.of(lacking)`."""
     lacks = case.query.of(Lacks)
-    late = [
-        cut for one in case.query.of(Ledger).stopped.items() if (cut := lacks.cut_after(*one)) is not None
-    ]
+    late = [cut for one in case.query.of(Ledger).stopped.items() if (cut := lacks.cut_after(*one)) is not None]
     found = [_wanting(cut, WARNING) for cut in late[:_LEAVES]]
     for leaf, severity in list(_candidates(case).items())[:_LEAVES]:
         why = lacks.of(leaf)

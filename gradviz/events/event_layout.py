@@ -186,13 +186,10 @@ class Layout:
             at = [start + width for start in at]
         for field in self.lists:
             starts, lengths = stretches[field.name]
-            elements = _list(
-                field.stored, gathered(links, starts, lengths, field.width).ravel().tolist(), meanings
-            )
+            elements = _list(field.stored, gathered(links, starts, lengths, field.width).ravel().tolist(), meanings)
             ends = np.cumsum(lengths)
             columns[field.name] = [
-                elements[start:end]
-                for start, end in zip((ends - lengths).tolist(), ends.tolist(), strict=True)
+                elements[start:end] for start, end in zip((ends - lengths).tolist(), ends.tolist(), strict=True)
             ]
         return columns
 
@@ -287,8 +284,7 @@ def _list(stored: Stored, links: Sequence[int], meanings: Meanings) -> tuple[Any
         return tuple(make(*row) for row in rows)
     texts = [part in TEXT_PARTS for part in stored.parts]
     return tuple(
-        make(*(meanings.text(n) if is_text else n for n, is_text in zip(row, texts, strict=True)))
-        for row in rows
+        make(*(meanings.text(n) if is_text else n for n, is_text in zip(row, texts, strict=True))) for row in rows
     )
 
 

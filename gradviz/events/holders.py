@@ -122,9 +122,7 @@ def _name_in(variables: Sequence[_Variable], thing: Any) -> str:
                 if element is thing:
                     return f"{name}.{key}"
     direct = next((name for name, value in variables if value is thing), "")
-    return direct or next(
-        (path for name, value in variables if (path := _path_below(name, value, thing))), ""
-    )
+    return direct or next((path for name, value in variables if (path := _path_below(name, value, thing))), "")
 
 
 def _elements(value: Any) -> Iterator[tuple[Any, Any]]:
@@ -142,9 +140,7 @@ def _elements(value: Any) -> Iterator[tuple[Any, Any]]:
 
 def _path_below(name: str, value: Any, thing: Any) -> str:
     """The path of a module below another module, or below a module in a collection; empty if it is not there."""
-    owners = (
-        [(name, value)] if _is_module(value) else [(f"{name}.{key}", one) for key, one in _elements(value)]
-    )
+    owners = [(name, value)] if _is_module(value) else [(f"{name}.{key}", one) for key, one in _elements(value)]
     for prefix, owner in owners:
         for path, part in members(owner):
             if part is thing:

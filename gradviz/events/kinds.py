@@ -378,9 +378,7 @@ class FunctionCompared(Event):
     function: Text = told("the Function's name")
     why_not: Text = told("why it could not be compared, empty if it was; the fields below hold nothing then")
     argument: Text = told("the name of the input in forward")
-    given: Real = told(
-        "how fast the outputs, weighted with their gradients, grow along a direction by the backward"
-    )
+    given: Real = told("how fast the outputs, weighted with their gradients, grow along a direction by the backward")
     found: Real = told("...and by finite differences")
     is_wrong: Flag = told("whether the two differ by more than rounding")
 
@@ -409,9 +407,7 @@ class GraphsAlive(Event):
     """Graphs that earlier passes went through are still alive: three or more of the last 64."""
 
     in_pass: PassNumber = told("the pass that is about to end")
-    graphs: LivingNodes = told(
-        "for each of these passes how many of its nodes are alive, of 8 that are watched"
-    )
+    graphs: LivingNodes = told("for each of these passes how many of its nodes are alive, of 8 that are watched")
     are_whole: Flag = told(
         "whether the first node of each of these passes is alive, which keeps all of its graph alive"
     )
@@ -428,9 +424,7 @@ class PassSummed(Event):
     loss: Real = told("that number")
     norm: Real = told("the Euclidean norm of all gradients of the optimizer, −1 where it is not known")
     largest: Real = told("the largest norm of the gradient of one parameter, −1 where it is not known")
-    tensor: Tensor = told(
-        "that parameter, or the first whose gradient is not finite; 0 where it is not known"
-    )
+    tensor: Tensor = told("that parameter, or the first whose gradient is not finite; 0 where it is not known")
 
 
 # --- training

@@ -114,9 +114,7 @@ class Listener:
     def tell(self, kind: Kind, where: Where, values: tuple[Any, ...], states: Sequence[State] = ()) -> None:
         """Receive an event of any kind: its fields in the order of the table, and the states of tensors at it."""
 
-    def tell_each(
-        self, kind: Kind, where: Where, told: Sequence[tuple[tuple[Any, ...], Sequence[State]]]
-    ) -> None:
+    def tell_each(self, kind: Kind, where: Where, told: Sequence[tuple[tuple[Any, ...], Sequence[State]]]) -> None:
         """Receive several events of one kind at one place: the values and the states of each."""
         for values, states in told:
             self.tell(kind, where, values, states)
@@ -134,9 +132,7 @@ class Listener:
     ) -> None:  # fmt: skip
         """An op ran; the last four are the states of its outputs. An op in place has its tensor as output."""
         states = [*map(State, outputs, values, flags, versions, bases)]
-        self.tell(
-            Kind.OP, where, (op, args, rule, in_pass, grad_enabled, tuple(inputs), tuple(outputs)), states
-        )
+        self.tell(Kind.OP, where, (op, args, rule, in_pass, grad_enabled, tuple(inputs), tuple(outputs)), states)
 
     def node(
         self, where: Where, node: int, grad_fn: str, op: int | None, rule: Rule, outputs: Sequence[int],
@@ -161,14 +157,10 @@ class Listener:
     ) -> None:  # fmt: skip
         """`op` and `node` in one call: an op with one new output ran in grad mode and made one node, under the same
         rule. `edges` and `saved` are flat: (node, nr, tensor, ...) and (tensor, version, ...)."""
-        self.op(
-            where, op, args, rule, in_pass, True, inputs, (output,), (value,), (flags,), (version,), (base,)
-        )
+        self.op(where, op, args, rule, in_pass, True, inputs, (output,), (value,), (flags,), (version,), (base,))
         self.node(where, node, grad_fn, -1, rule, (output,), edges_of(edges), saved_of(saved))
 
-    def received(
-        self, node: int, grad_fn: str, in_pass: int, gradients: Sequence[int], values: Sequence[Any]
-    ) -> None:
+    def received(self, node: int, grad_fn: str, in_pass: int, gradients: Sequence[int], values: Sequence[Any]) -> None:
         """A node was given its gradients and is about to run. `values[i]` is None if gradient i was emitted before."""
         states = [State(g, v) for g, v in zip(gradients, values, strict=True) if v is not None]
         self.tell(Kind.RECEIVED, None, (node, grad_fn, in_pass, tuple(gradients)), states)
@@ -267,9 +259,7 @@ class Listener:
         """A tensor got a name."""
         self.tell(Kind.NAMED, None, (tensor, name, role))
 
-    def scope_entered(
-        self, where: Where, scope: int, kind: str, name: str, type: str, training: bool = False
-    ) -> None:
+    def scope_entered(self, where: Where, scope: int, kind: str, name: str, type: str, training: bool = False) -> None:
         """A module's forward (`kind` is `module`) or a custom Function's (`function`) was entered."""
         self.tell(Kind.SCOPE_ENTERED, where, (scope, kind, name, type, training))
 
@@ -319,9 +309,7 @@ class Listener:
         """Graphs of earlier passes are alive as a pass ends."""
         self.tell(Kind.ALIVE, None, (in_pass, tuple(graphs), are_whole))
 
-    def summed(
-        self, in_pass: int, loss: float | None, norm: float, largest: float, tensor: int, why: str = ""
-    ) -> None:
+    def summed(self, in_pass: int, loss: float | None, norm: float, largest: float, tensor: int, why: str = "") -> None:
         """A few numbers of a pass are known; `loss` is None and the norms are −1 where they are not."""
         values = (in_pass, why, loss is not None, loss or 0.0, norm, largest, tensor)
         self.tell(Kind.SUMMED, None, values)

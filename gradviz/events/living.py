@@ -23,10 +23,7 @@ class LivingGraphs:
         """The earlier graphs that are alive as a pass through `count` nodes ends, and whether they are alive from the
         nodes on that their passes began at; none if they are few. The first of `nodes` is one that the pass began at,
         if that is no leaf."""
-        alive = [
-            (n, first, [node for node in watched if node() is not None])
-            for n, first, watched in self._watched
-        ]
+        alive = [(n, first, [node for node in watched if node() is not None]) for n, first, watched in self._watched]
         alive = [(n, first, watched) for n, first, watched in alive if watched]
         step = max(count // _NODES, 1)
         # A node of an earlier graph, as that of `self.gate = nn.Parameter(w).to(dtype)`, is in the graph of each pass,
@@ -35,9 +32,7 @@ class LivingGraphs:
         some = list(islice(nodes, 0, step * _NODES, step))
         self._watched = deque(alive, _PASSES)
         if some:
-            self._watched.append(
-                (number, ref(some[0]), [ref(node) for node in some if id(node) not in shared])
-            )
+            self._watched.append((number, ref(some[0]), [ref(node) for node in some if id(node) not in shared]))
         if len(alive) < _LEAST:
             return [], False
         are_whole = all(first() is not None for _, first, _ in alive)

@@ -12,9 +12,7 @@ class SettingsText:
     """Writes settings as JSON. `text_of` gives a text for a value that has no form in JSON."""
 
     def __init__(self, text_of: Callable[[Any], Any]) -> None:
-        self._encode = json.JSONEncoder(
-            default=text_of
-        ).encode  # `json.dumps` makes such an object at each call
+        self._encode = json.JSONEncoder(default=text_of).encode  # `json.dumps` makes such an object at each call
         self._known: dict[bytes, str] = {}
 
     def __call__(self, settings: dict[str, Any]) -> str:

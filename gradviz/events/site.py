@@ -134,12 +134,7 @@ def _shift(key: _Identity) -> int:
     names = []
     for op in first_of_each.values():
         line, end_line, col, end_col = decoded.positions[op.offset // 2]
-        if (
-            op.name.startswith(_WRITTEN_NAMES)
-            and isinstance(op.value, str)
-            and line is not None
-            and line == end_line
-        ):
+        if op.name.startswith(_WRITTEN_NAMES) and isinstance(op.value, str) and line is not None and line == end_line:
             written = op.value.encode()
             if col is not None and end_col == col + len(written):
                 names.append((linecache.getline(key.code.co_filename, line).encode(), col, written))
@@ -339,9 +334,7 @@ class _Stack:
             self.found.setdefault(item, target)
 
     def _holds_wanted(self, items: Iterable[object]) -> bool:
-        return any(
-            item in self.wanted or (isinstance(item, tuple) and self._holds_wanted(item)) for item in items
-        )
+        return any(item in self.wanted or (isinstance(item, tuple) and self._holds_wanted(item)) for item in items)
 
     def _reach(self, depth: int) -> object:
         while len(self.items) < depth:

@@ -93,9 +93,7 @@ def counts_of_rows(rows: np.ndarray) -> list[tuple[float, float, bytes] | None]:
     counts = np.bincount(inside.ravel(), minlength=BINS * len(rows)).reshape(len(rows), BINS).astype(COUNTS)
     return [
         (low, high, of_row.tobytes()) if is_known else None
-        for low, high, of_row, is_known in zip(
-            lows.tolist(), highs.tolist(), counts, has_bins.tolist(), strict=True
-        )
+        for low, high, of_row, is_known in zip(lows.tolist(), highs.tolist(), counts, has_bins.tolist(), strict=True)
     ]
 
 

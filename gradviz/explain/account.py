@@ -50,9 +50,7 @@ def line_of(words: Words, leaf: int) -> Line:
     last = account.stretches[-1].last if account.stretches else None
     norms = () if last is None else (float(ledger.rows.norms[last]), float(ledger.rows.changes[last]))
     gradient, change = (norm if norm >= 0 else None for norm in norms or (-1.0, -1.0))
-    classes = dict.fromkeys(
-        ledger.training.optimizer_class(one) if one else "by hand" for one in account.optimizers
-    )
+    classes = dict.fromkeys(ledger.training.optimizer_class(one) if one else "by hand" for one in account.optimizers)
     return Line(
         words.called(leaf),
         clean(", ".join(classes)),
@@ -70,9 +68,7 @@ def account_text(trace: Trace, leaf: int) -> list[Text]:
     called = words.called(leaf)
     leaves = distinct(trace.table(Kind.ACCUMULATED)["tensor"]).tolist()
     namesakes = [f"t{one}" for one in leaves if one != leaf and words.called(one) == called]
-    also = (
-        f"this is t{leaf}; {few_of(namesakes)} {'is' if len(namesakes) == 1 else 'are'} called {called}, too"
-    )
+    also = f"this is t{leaf}; {few_of(namesakes)} {'is' if len(namesakes) == 1 else 'are'} called {called}, too"
     same = [Text.assemble(("\nnames  ", "dim"), also)] if namesakes else []
     if leaf not in words.query.of(Ledger).leaves:
         return same

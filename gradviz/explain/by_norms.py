@@ -169,9 +169,7 @@ class Reason:
         return "\n".join(filter(None, [*lines, self._rest_told]))
 
     def _repr_html_(self) -> str:
-        rows = [
-            (_share(one), value_text(one.value), "\n".join(_path_told(one))) for one in self.contributions
-        ]
+        rows = [(_share(one), value_text(one.value), "\n".join(_path_told(one))) for one in self.contributions]
         return html_table(
             ("share", "value", "path, from the root"), rows, reason_head(self), self._rest_told, self.links
         )
@@ -344,8 +342,7 @@ def norm_text(reason: NormReason) -> Group:
     head = Text.assemble(
         "gradient of ",
         (clean(reason.called), "bold"),
-        f" = ({size}) {_size(reason)}  in pass {reason.number} "
-        f"(event {reason.event + 1}), from {clean(reason.roots)}",
+        f" = ({size}) {_size(reason)}  in pass {reason.number} (event {reason.event + 1}), from {clean(reason.roots)}",
     )
     parts: list[RenderableType] = [
         head,

@@ -110,9 +110,7 @@ def _why(
     )
 
 
-def _exact(
-    sum_over_paths: Decomposition, number: int, region: Region, alone_of: AloneOf
-) -> tuple[Decomposition, str]:
+def _exact(sum_over_paths: Decomposition, number: int, region: Region, alone_of: AloneOf) -> tuple[Decomposition, str]:
     """The sum with the exact contributions of its paths, where the trace does not show them, and why these are unknown
     if they are."""
     paths = sum_over_paths.shown
@@ -175,9 +173,7 @@ def _came(words: Words, tensor: int, called: str, number: int | None) -> tuple[i
     unrecorded = [backward_pass.number for backward_pass in query.trace.passes if not backward_pass.recorded]
     if unrecorded and number in (None, *unrecorded):
         told = number is not None and left_out(query.trace, number)
-        raise NoAnswer(
-            told or f"no pass that reached {called} was recorded in detail: record it with --passes"
-        )
+        raise NoAnswer(told or f"no pass that reached {called} was recorded in detail: record it with --passes")
     if number is not None:
         raise NoAnswer(f"pass {number} gave {called} no gradient")
     reason = no_grad_told(Stop(words, query.trace.count - 1), tensor, called)
@@ -261,9 +257,7 @@ def _chain(contribution: by_norms.Contribution) -> Table:
 def _sum(reason: by_norms.Reason) -> Iterator[Text]:
     others = reason.paths - len(reason.contributions)
     if not np.isfinite(reason.gradient).all():
-        yield Text(
-            "The gradient is not finite, so there is no sum. The paths are those that bring NaN or inf."
-        )
+        yield Text("The gradient is not finite, so there is no sum. The paths are those that bring NaN or inf.")
         return
     if others:
         yield _line("others", f"{by_norms.paths_text(others)} together: {by_norms.value_text(reason.rest)}")
@@ -271,11 +265,7 @@ def _sum(reason: by_norms.Reason) -> Iterator[Text]:
         yield _line("hooks", f"hooks on {clean(reason.called)} add {by_norms.value_text(reason.hooks)}")
     same = "it is the recorded gradient" if reason.adds_up else "NOT the recorded gradient"
     size = float(np.max(np.abs(reason.gradient), initial=0.0)) or 1.0
-    off = (
-        f" (off by {number(reason.error / size, 2)} of it{', rounding' * reason.adds_up})"
-        if reason.error
-        else ""
-    )
+    off = f" (off by {number(reason.error / size, 2)} of it{', rounding' * reason.adds_up})" if reason.error else ""
     yield _line("sum", f"{_addition(reason)}: {same}{off}")
     hops = [hop for contribution in reason.contributions for hop in contribution.hops]
     if any(hop.others for hop in hops):

@@ -75,9 +75,7 @@ class Edges:
             for state in tensors.reads(op.index)
             if state
         ]
-        edges += [
-            Edge(name, self.ids.tensor(tensors.after(tensor, op.index)), m.DATA) for tensor in op.outputs
-        ]
+        edges += [Edge(name, self.ids.tensor(tensors.after(tensor, op.index)), m.DATA) for tensor in op.outputs]
         for node in made:
             states = [
                 tensors.after(saved.tensor, op.index)
@@ -167,9 +165,7 @@ def pass_with_infinity(query: Query) -> tuple[PassInfo, str] | None:
     if len(query.trace.pass_numbers) < 2:
         return None
     bad = query.of(bad_numbers)
-    faulty = (
-        query.trace.pass_ending_from(int(bad.events[0])) if bad.inf and not (bad.nan or bad.written) else None
-    )
+    faulty = query.trace.pass_ending_from(int(bad.events[0])) if bad.inf and not (bad.nan or bad.written) else None
     return None if faulty is None else (faulty, "with the first infinity")
 
 
@@ -268,9 +264,7 @@ def _chosen(query: Query, number: int | None, whole: bool, found_in: int) -> tup
             return (passes[-1], "") if passes else (None, "")
         if (run := query.trace.find_pass(found_in)) is not None and len(query.trace.pass_numbers) > 1:
             return run, "with the first finding"
-        return pass_of_interest(
-            query, lambda run: _Builder(query, run, True, "forward", False).graph(values=False)
-        )
+        return pass_of_interest(query, lambda run: _Builder(query, run, True, "forward", False).graph(values=False))
     run = query.trace.find_pass(number)
     if run is None:
         numbers = query.trace.pass_numbers
@@ -308,9 +302,7 @@ class _Builder:
         if backward_pass is not None and backward_pass.last is not None and not (whole and not asked_for):
             self.at = backward_pass.last
         self.since = horizon(query, self.at)
-        self.roots = (
-            query.passes.starts(backward_pass.number) if backward_pass is not None else self._roots(of)
-        )
+        self.roots = query.passes.starts(backward_pass.number) if backward_pass is not None else self._roots(of)
         # the roots are as they were before this event
         self.before = backward_pass.first if backward_pass is not None else self.trace.count
         self.asked = query.passes.began(backward_pass.number).inputs if backward_pass is not None else ()
@@ -380,9 +372,7 @@ class _Builder:
             until = [one for one in self.trace.passes if one.number <= self.backward_pass.number]
             if len(part) <= SMALL and not self.query.passes.are_a_loop(until):
                 return part
-        return upstream(
-            self.query, [root.tensor for root in self.roots if root.tensor], self.before, self.since
-        )
+        return upstream(self.query, [root.tensor for root in self.roots if root.tensor], self.before, self.since)
 
     def _root_nodes(self) -> list[int]:
         return [root.node for root in self.roots if root.node] if not self.whole else []
@@ -703,9 +693,7 @@ def upstream(query: Query, roots: Iterable[int], at: int, since: int = 0) -> Par
     return part
 
 
-def _flood(
-    query: Query, part: Part, states: Iterable[State], barrier: int, since: int, before: int
-) -> list[State]:
+def _flood(query: Query, part: Part, states: Iterable[State], barrier: int, since: int, before: int) -> list[State]:
     """Add states and all their ancestors, up to ops that made no node, and up to leaves that a pass `before` an event
     begins with. Returns the inputs of these ops. Ops that made a node and ran no later than event `barrier` are not
     added, nor any before event `since`."""
@@ -751,9 +739,7 @@ def _begins_with(query: Query, leaf: State, before: int) -> bool:
 
     def earlier(state: State) -> Iterable[State]:
         event = tensors.op_that_made(state)
-        return (
-            _before_without_op(query, Part(), state) if event is None else filter(None, tensors.reads(event))
-        )
+        return _before_without_op(query, Part(), state) if event is None else filter(None, tensors.reads(event))
 
     sources = islice(reach([leaf], earlier), 1, None)
     return not any(tensors.requires_grad(one.tensor, tensors.last_event(one, before)) for one in sources)

@@ -85,8 +85,7 @@ def _scopes_outside_of_data(graph: model.Graph, tree: dict[str, Group]) -> dict[
         if group.kind == SCOPE:
             calls[group.scope] += group.count
     return {
-        path: scope._replace(calls=min(scope.calls, calls[path] or scope.calls))
-        for path, scope in graph.scopes.items()
+        path: scope._replace(calls=min(scope.calls, calls[path] or scope.calls)) for path, scope in graph.scopes.items()
     }
 
 
@@ -250,9 +249,7 @@ def closed_by_default(
         return {group for group in tree if len(ancestors(tree, group)) > depth} - opened
     if len(graph.nodes) <= most:
         return set()
-    inside: Counter[str] = Counter(
-        {group.id: len(group.members) + len(group.children) for group in tree.values()}
-    )
+    inside: Counter[str] = Counter({group.id: len(group.members) + len(group.children) for group in tree.values()})
     shown = _outermost(graph, tree)
     queue = [_turn(group, 1, inside) for group in tree.values() if not group.parent]
     heapify(queue)
@@ -313,16 +310,12 @@ def _of_a_page(graph: model.Graph, tree: dict[str, Group], closed: set[str]) -> 
     open modules are closed, and the modules around them that would show only one box."""
     while True:
         result = fold(graph, tree, closed)
-        depths = {
-            group.id: len(ancestors(tree, group.id)) for group in tree.values() if group.id not in closed
-        }
+        depths = {group.id: len(ancestors(tree, group.id)) for group in tree.values() if group.id not in closed}
         innermost = max(depths.values(), default=1)
         if innermost < 2 or _rows(result) <= MOST_ROWS:
             return result
         closed = closed | {name for name, depth in depths.items() if depth == innermost}
-        closed |= {
-            name for name, depth in depths.items() if depth == innermost - 1 and _is_one_box(tree[name])
-        }
+        closed |= {name for name, depth in depths.items() if depth == innermost - 1 and _is_one_box(tree[name])}
 
 
 def _is_one_box(group: Group) -> bool:
@@ -351,9 +344,7 @@ def is_clearer_rolled(graph: model.Graph, is_asked: bool = False, most: int = MO
     return len(graph.nodes) > most and 2 * len(places_of_ops) <= len(ops)
 
 
-def find_scopes(
-    tree: dict[str, Group], name: str, scopes: Mapping[str, model.Scope] | None = None
-) -> list[str]:
+def find_scopes(tree: dict[str, Group], name: str, scopes: Mapping[str, model.Scope] | None = None) -> list[str]:
     """The groups that `--unfold NAME` selects: by id, by a scope's path or the end of it, by class, or by label. A
     pattern such as `encoder.*` selects all that it fits.
 
@@ -387,9 +378,7 @@ class Merging:
     """The edges between the nodes of a folded graph. `nodes` are the nodes that are shown, in their order, and
     `drawn_as` has the group that replaces each hidden node."""
 
-    def __init__(
-        self, graph: model.Graph, nodes: Mapping[str, model.Node], drawn_as: Mapping[str, Group]
-    ) -> None:
+    def __init__(self, graph: model.Graph, nodes: Mapping[str, model.Node], drawn_as: Mapping[str, Group]) -> None:
         self.graph, self.nodes, self.drawn_as = graph, nodes, drawn_as
         self.order = {name: number for number, name in enumerate(nodes)}
         self.is_rolled = any(node.op == PLACE for node in nodes.values() if node.kind == model.GROUP)
@@ -496,9 +485,7 @@ class Merging:
                 turns[node.id] = turns[node.maker]
         for edge in self.graph.edges:
             is_result = (
-                edge.kind == model.DATA
-                and edge.source in turns
-                and self.graph.nodes[edge.source].kind == model.OP
+                edge.kind == model.DATA and edge.source in turns and self.graph.nodes[edge.source].kind == model.OP
             )
             if is_result and self.drawn_as.get(edge.target) is self.drawn_as[edge.source]:
                 turns[edge.target] = turns[edge.source]

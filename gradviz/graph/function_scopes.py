@@ -279,10 +279,7 @@ def with_equal_blocks(graph: Graph, named: Collection[str] = ()) -> Graph:
     families = {path: family for family in _families(graph, named) for path in family}
     if not families:
         return graph
-    homes = {
-        path: _home(path, families)
-        for path in {node.scope for node in graph.nodes.values()} | {*graph.scopes}
-    }
+    homes = {path: _home(path, families) for path in {node.scope for node in graph.nodes.values()} | {*graph.scopes}}
     result = replace(graph, nodes=dict(graph.nodes), scopes={})
     for node in graph.nodes.values():
         if homes[node.scope] != node.scope:
@@ -290,9 +287,7 @@ def with_equal_blocks(graph: Graph, named: Collection[str] = ()) -> Graph:
             result.nodes[node.id] = moved(node, homes[node.scope], block)
     for path, scope in graph.scopes.items():
         known = result.scopes.get(homes[path])
-        result.scopes[homes[path]] = Scope(
-            scope.type, scope.calls + (known.calls if known is not None else 0)
-        )
+        result.scopes[homes[path]] = Scope(scope.type, scope.calls + (known.calls if known is not None else 0))
     return result
 
 
@@ -364,9 +359,7 @@ def _norms(graph: Graph) -> tuple[dict[str, float], set[str]]:
             with_findings.update(scopes_around(node.scope))
         for path in scopes_around(node.scope):
             squares[path] = squares.get(path, 0.0) + square_of(node)
-    return {
-        path: math.sqrt(square) if square >= 0 else math.nan for path, square in squares.items()
-    }, with_findings
+    return {path: math.sqrt(square) if square >= 0 else math.nan for path, square in squares.items()}, with_findings
 
 
 def square_of(node: Node) -> float:

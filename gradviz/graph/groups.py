@@ -215,9 +215,7 @@ class _Tree:
             if item.node:
                 self.home[item.node] = parent
                 continue
-            group = Group(
-                f"g{len(self.groups) + 1}", item.kind, item.label, parent, [], [], item.count, item.scope
-            )
+            group = Group(f"g{len(self.groups) + 1}", item.kind, item.label, parent, [], [], item.count, item.scope)
             self.groups[group.id] = group
             if parent:
                 self.groups[parent].children.append(group.id)

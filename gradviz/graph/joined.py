@@ -188,8 +188,7 @@ def _differences(
     yield from _unlike("value", {rank: node.value for rank, node in there.items()})
     yield from _unlike("collectives", {rank: node.collectives or None for rank, node in there.items()})
     gradients = {
-        rank: reduced[rank].get(node.number, node.grad) if node.has_grad else None
-        for rank, node in there.items()
+        rank: reduced[rank].get(node.number, node.grad) if node.has_grad else None for rank, node in there.items()
     }
     yield from _unlike(".grad", gradients)
 
@@ -244,9 +243,7 @@ def beside(graphs: Sequence[Graph], labels: Sequence[str]) -> Graph:
             pair, maker = (of(name) if name else "" for name in (node.pair, node.maker))
             joined.nodes[of(node.id)] = replace(node, id=of(node.id), scope=scope, pair=pair, maker=maker)
         joined.scopes |= {f"{label}/{path}": known for path, known in graph.scopes.items()}
-        joined.edges += [
-            replace(edge, source=of(edge.source), target=of(edge.target)) for edge in graph.edges
-        ]
+        joined.edges += [replace(edge, source=of(edge.source), target=of(edge.target)) for edge in graph.edges]
     return joined
 
 

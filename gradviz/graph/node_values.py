@@ -20,9 +20,7 @@ from gradviz.tracefile import PassInfo, Snapshot
 _FEW = 4  # the most elements of a parameter whose step is shown
 
 
-def fill_values(
-    graph: Graph, query: Query, states: Mapping[str, State], backward_pass: PassInfo | None
-) -> None:
+def fill_values(graph: Graph, query: Query, states: Mapping[str, State], backward_pass: PassInfo | None) -> None:
     """Fill in `value`, `grad`, `tangent` and `upstream` of nodes, and the gradients of `grad` edges. `states`
     are the states of the graph's tensors, by id. A graph of the whole run has the gradients of all its passes."""
     _fill_tensors(graph, query, states)
@@ -113,11 +111,7 @@ def _fill_gradients(graph: Graph, query: Query, backward_pass: PassInfo) -> None
     for leaf in graph.nodes.values():
         if leaf.grad is not None:
             leaf.added = added.get(leaf.pair)
-        if (
-            leaf.pair in arrived
-            and leaf.kind == m.LEAF
-            and not (leaf.has_grad and graph.nodes[leaf.pair].accumulated)
-        ):
+        if leaf.pair in arrived and leaf.kind == m.LEAF and not (leaf.has_grad and graph.nodes[leaf.pair].accumulated):
             leaf.reached = arrived[leaf.pair]
     between_ranks = on_gradients(query, backward_pass)
     for leaf in graph.nodes.values() if between_ranks else ():

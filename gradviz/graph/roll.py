@@ -73,9 +73,7 @@ class _Places:
         """The group with this key; a new one if there is none."""
         group = self.by_key.get(key)
         if group is None:
-            group = self.by_key[key] = Group(
-                f"g{len(self.groups) + 1}", kind, label, parent, [], [], 0, scope
-            )
+            group = self.by_key[key] = Group(f"g{len(self.groups) + 1}", kind, label, parent, [], [], 0, scope)
             self.groups[group.id] = group
             if parent:
                 self.groups[parent].children.append(group.id)
@@ -438,11 +436,7 @@ class _Data:
             if in_rollout:
                 read = [name for name in read if not self.nodes[name].requires_grad]
             is_outside = bool(read) or in_rollout or not node.scope
-            if (
-                is_outside
-                and self._can_be_data(node, in_rollout)
-                and all(map(self.leader.__contains__, read))
-            ):
+            if is_outside and self._can_be_data(node, in_rollout) and all(map(self.leader.__contains__, read)):
                 self.leader[node.id] = node.id
                 for name in read:
                     self._join(node.id, name)

@@ -90,9 +90,7 @@ def _neighbours(edges: Iterable[model.Edge], both: bool = False, back: bool = Fa
     return neighbours
 
 
-def _reached(
-    neighbours: Mapping[str, list[str]], starts: Iterable[str], steps: int | None = None
-) -> set[str]:
+def _reached(neighbours: Mapping[str, list[str]], starts: Iterable[str], steps: int | None = None) -> set[str]:
     """The nodes reachable from `starts`, in at most `steps` steps."""
     reached, front = set(starts), list(starts)
     while front and (steps is None or steps > 0):

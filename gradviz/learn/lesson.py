@@ -234,8 +234,7 @@ def is_right(text: str, expected: np.ndarray | None) -> bool:
     if expected is None:
         return text.strip().casefold() in _NONE
     numbers = [
-        float(a) / float(b or 1) if float(b or 1) else np.inf
-        for a, b in _NUMBER.findall(text.replace("−", "-"))
+        float(a) / float(b or 1) if float(b or 1) else np.inf for a, b in _NUMBER.findall(text.replace("−", "-"))
     ]
     wanted = expected.astype(np.float64).ravel()
     return len(numbers) == len(wanted) and bool(np.allclose(numbers, wanted, _TOLERANCE, 1e-9))
@@ -345,9 +344,7 @@ _SAID = {
 class Exercise:
     """The questions of a lesson on its trace. A session cannot go past the open question."""
 
-    def __init__(
-        self, lesson: Lesson, language: str, session: Session, changes: Changes | None = None
-    ) -> None:
+    def __init__(self, lesson: Lesson, language: str, session: Session, changes: Changes | None = None) -> None:
         self.lesson, self.language, self.changes = lesson, language, changes
         if changes is not None:
             session.what_if = self.told_with
@@ -433,9 +430,7 @@ class Exercise:
         self.index += 1
         session.go(shown)
         array, answer = self._answer(session, question)
-        right = text is not None and (
-            is_word(text, question.expect) if question.expect else is_right(text, array)
-        )
+        right = text is not None and (is_word(text, question.expect) if question.expect else is_right(text, array))
         if text is not None and not right and not self.tried:
             self.index, self.tried = self.index - 1, True
             session.go(at)
@@ -516,9 +511,7 @@ def _check(session: Session, question: Question, shown: int) -> None:
     if not question.gradient or not isinstance(event, Produced):
         return
     if not _asked_for(session, question, event):
-        names = [
-            session.words.called(edge.tensor) for edge in session.query.nodes.edges(event.node) if edge.tensor
-        ]
+        names = [session.words.called(edge.tensor) for edge in session.query.nodes.edges(event.node) if edge.tensor]
         raise CommandError(
             "this lesson asks for the gradient of {name}, and the node gives one to {names}",
             name=question.gradient,

@@ -93,9 +93,7 @@ class FirstBad:
         """In gradients, where an infinity is never written by the program."""
         return self._first(values, lambda: False)
 
-    def of_op(
-        self, args: str, inputs: Sequence[int], outputs: Sequence[int], values: Sequence[Any]
-    ) -> list[str]:
+    def of_op(self, args: str, inputs: Sequence[int], outputs: Sequence[int], values: Sequence[Any]) -> list[str]:
         """In the results of an op, new or changed in place."""
         infinite = self.written.tensors.intersection(inputs)
         self._forget_finite(outputs, values)

@@ -356,9 +356,7 @@ class Pauses(Listener):
             if recorder.count >= self.stop_at:
                 self._due()
 
-    def received(
-        self, node: int, grad_fn: str, in_pass: int, gradients: Sequence[int], values: Sequence[Any]
-    ) -> None:
+    def received(self, node: int, grad_fn: str, in_pass: int, gradients: Sequence[int], values: Sequence[Any]) -> None:
         with self.turn:
             self.recorder.received(node, grad_fn, in_pass, gradients, values)
             if self.attend[_RECEIVED]:

@@ -100,9 +100,7 @@ class OlderValues:
             elif state.value is not None:
                 values[state.tensor] = ref(state.value), _copied(state) if self._keeps_copies else None
         if len(values) > self._purge_at:
-            self._values = {
-                n: kept for n, kept in values.items() if kept[0] is _nothing or kept[0]() is not None
-            }
+            self._values = {n: kept for n, kept in values.items() if kept[0] is _nothing or kept[0]() is not None}
             self._purge_at = 2 * len(self._values) + 10_000
 
     def value(self, number: int) -> Any:
@@ -174,9 +172,7 @@ class Present:
         self._newest_past = self._newest_node = 0
         self.ask((), None)
 
-    def take(
-        self, kind: Kind, fields: tuple[Any, ...], states: Sequence[State], site: int, index: int
-    ) -> None:
+    def take(self, kind: Kind, fields: tuple[Any, ...], states: Sequence[State], site: int, index: int) -> None:
         """Set the present event, and store what later events need from it."""
         self.kind, self.fields, self.states, self.site, self.index = kind, fields, states, site, index
         self._older.take(states)

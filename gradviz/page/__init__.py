@@ -53,9 +53,7 @@ def book(trace: Trace, graph: Graph, language: str) -> dict[str, Any]:
     try:
         scene = textbook(words, graph)
         which = words.say("pass {number} of {count}", number=graph.pass_number, count=graph.passes)
-        caption = [
-            line.replace(f"pass {graph.pass_number} of {graph.passes}", which) for line in scene.caption
-        ]
+        caption = [line.replace(f"pass {graph.pass_number} of {graph.passes}", which) for line in scene.caption]
         # the page's area for pictures is not a wide strip
         drawn = svg(replace(scene, caption=caption, rankdir="TB"))
     except GradvizError:

@@ -200,8 +200,7 @@ class _Pass:
         return {
             "op": name,
             "in": [
-                _numbers(np.asarray(one)) if isinstance(one, list) else self._version(one, call.index)
-                for one in inputs
+                _numbers(np.asarray(one)) if isinstance(one, list) else self._version(one, call.index) for one in inputs
             ],
             "o": others,
             "outs": [self._result(tensor, call) for tensor in used],
@@ -217,9 +216,7 @@ class _Pass:
             raise self._of_unknown_elements(call)
 
     def _of_unknown_elements(self, call: OpRan) -> _Refused:
-        return _Refused(
-            "the trace does not tell which elements {name} takes", name=self._called(call.outputs[0])
-        )
+        return _Refused("the trace does not tell which elements {name} takes", name=self._called(call.outputs[0]))
 
     def _with_number_placed(self, call: OpRan) -> OpRan:
         """A `where`; if one of its sides is a number, with a 0 in its place: the edges of its node tell which."""
@@ -440,9 +437,7 @@ def takes_first(shape: Sequence[int], indices: Sequence[Sequence[int]], result: 
     return len(indices) == 1 and fitting == [0]
 
 
-def bound(
-    call: OpRan, row: Row, shape: Sequence[int]
-) -> tuple[list[int | list[float]], dict[str, Any]] | None:
+def bound(call: OpRan, row: Row, shape: Sequence[int]) -> tuple[list[int | list[float]], dict[str, Any]] | None:
     """The inputs of a call, tensors by number and numbers as `[number]`, and its other arguments; None if they do not
     fit the row. `shape` is that of the first input."""
     try:
@@ -464,9 +459,7 @@ def bound(
     return inputs, others
 
 
-def _inputs(
-    call: OpRan, row: Row, places: list[Any], named: dict[str, Any]
-) -> list[int | list[float]] | None:
+def _inputs(call: OpRan, row: Row, places: list[Any], named: dict[str, Any]) -> list[int | list[float]] | None:
     """The inputs of a call, together with the numbers among its arguments, which are removed from the arguments; None
     if they do not fit the row."""
     inputs: list[Any] = [tensor or [places.pop(0) if places else None] for tensor in read_inputs(call)]
@@ -507,9 +500,7 @@ def _is_plain(value: Any) -> bool:
 def _steps(parts: Any, shape: Sequence[int]) -> list[list[int]] | None:
     """For each dimension of an index: its start, its step and its length, with length 0 for a single integer. None
     for an index with other parts than integers, slices and None."""
-    if not isinstance(parts, list) or not all(
-        part in (None, ...) or type(part) in (int, slice) for part in parts
-    ):
+    if not isinstance(parts, list) or not all(part in (None, ...) or type(part) in (int, slice) for part in parts):
         return None
     parts = [part for part in parts if part is not None]  # a dimension of 1 moves no element
     if ... in parts:

@@ -130,8 +130,7 @@ class States:
         """For each tensor, its values (`v`) and the values of its `.grad` (`g`) at the events that are `shown`. An
         entry is valid from its event on; an entry with only an event means that there is no value."""
         return {
-            tensor: {"v": self._values(tensor, shown), "g": self._grads(tensor, shown)}
-            for tensor in sorted(tensors)
+            tensor: {"v": self._values(tensor, shown), "g": self._grads(tensor, shown)} for tensor in sorted(tensors)
         }
 
     def _values(self, tensor: int, shown: np.ndarray) -> list[Entry]:

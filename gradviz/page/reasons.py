@@ -39,11 +39,7 @@ def places(found: Mapping[str, int], views: Sequence[Mapping[str, Any]]) -> dict
     place_of = {}
     for name, k in found.items():
         at = [(bisect_left(own, k), position) for position, own in enumerate(steps)]
-        held = [
-            (step, position)
-            for step, position in at
-            if step < len(steps[position]) and steps[position][step] == k
-        ]
+        held = [(step, position) for step, position in at if step < len(steps[position]) and steps[position][step] == k]
         place_of[name] = [held[0][1], held[0][0]] if held else [-1, k]
     return place_of
 

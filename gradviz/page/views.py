@@ -155,9 +155,7 @@ def _events(graph: Graph, trace: Trace, backward_pass: PassInfo | None) -> np.nd
     """The events of a graph: those since the end of the previous pass, and earlier ops of the graph."""
     if graph.pass_number is None or backward_pass is None:
         return np.arange(trace.count)
-    ended = [
-        other.last for other in trace.passes if other.last is not None and other.last < backward_pass.first
-    ]
+    ended = [other.last for other in trace.passes if other.last is not None and other.last < backward_pass.first]
     begin = max(ended, default=-1) + 1
     is_last = backward_pass.number == max(other.number for other in trace.passes)
     end = trace.count if is_last or backward_pass.last is None else backward_pass.last + 1
@@ -208,9 +206,7 @@ def _ran(graph: Graph, events: np.ndarray, trace: Trace) -> dict[str, int]:
 # --- edges, nodes, groups
 
 
-def _node(
-    node: Node, there: tuple[int, int | None], sources: Sources, query: Query, small: bool
-) -> dict[str, Any]:
+def _node(node: Node, there: tuple[int, int | None], sources: Sources, query: Query, small: bool) -> dict[str, Any]:
     """A node as plain data; empty attributes are left out. In a small graph a tensor has its role for autograd."""
     is_tensor = node.kind in (m.LEAF, m.TENSOR)
     derivatives = query.nodes.rule(node.number).inputs if node.kind == m.GRAD_FN else ()
@@ -243,9 +239,7 @@ def _node(
         "formula": plain(", ".join(f"∂/∂{name} = {text}" for name, text in derivatives if text), 300),
         "tangent": value_label(node.tangent) if node.tangent is not None else "",
         "until": there[1],
-        "at": [sources.file(node.file), node.line, node.col, node.end_col]
-        if node.file and node.line
-        else None,
+        "at": [sources.file(node.file), node.line, node.col, node.end_col] if node.file and node.line else None,
     }
     shown = {
         name: what
@@ -383,9 +377,7 @@ def _ranks(values: list[Any]) -> list[int]:
 def _renamed(tree: dict[str, Any], now: dict[str, str]) -> dict[str, Any]:
     """Groups with their members replaced."""
     return {
-        "groups": [
-            {**group, "members": [now[name] for name in group["members"]]} for group in tree["groups"]
-        ],
+        "groups": [{**group, "members": [now[name] for name in group["members"]]} for group in tree["groups"]],
         "closed": tree["closed"],
     }
 
@@ -442,9 +434,7 @@ def waits(words: Words, pass_number: int) -> list[list[Any]]:
     event before which it ends (None: the end), the number of gradients, and the text. A gradient that its node
     receives at once is not shown at the event that produced it."""
     events = np.flatnonzero(words.query.passes.numbers == pass_number)
-    return [
-        part for wait in words.query.deliveries(pass_number).waits() for part in _parts(words, wait, events)
-    ]
+    return [part for wait in words.query.deliveries(pass_number).waits() for part in _parts(words, wait, events)]
 
 
 def _parts(words: Words, wait: Wait, own: np.ndarray) -> list[list[Any]]:
@@ -462,9 +452,7 @@ def _parts(words: Words, wait: Wait, own: np.ndarray) -> list[list[Any]]:
 def _written(words: Words, wait: Wait, own: np.ndarray) -> list[int]:
     """The events of the pass at which waiting gradients were written to."""
     end = words.trace.count if wait.end is None else wait.end
-    written = {
-        k for one in wait.arrivals for k in writes_by_any_name(words.query, one.gradient, wait.first + 1, end)
-    }
+    written = {k for one in wait.arrivals for k in writes_by_any_name(words.query, one.gradient, wait.first + 1, end)}
     if not written:
         return []
     known = own.searchsorted(sorted(written))

@@ -144,9 +144,7 @@ class _Writer:
                     self._add_tie(self.dot, thing)
 
     def _add_thing(self, dot: Any, thing: Thing) -> None:
-        lines = [
-            _roomy(text) if role in style.BOLD or len(text) > _LONG else text for role, text in thing.lines
-        ]
+        lines = [_roomy(text) if role in style.BOLD or len(text) > _LONG else text for role, text in thing.lines]
         names = {"id": thing.id, "class": " ".join(thing.classes), "tooltip": quoted([thing.tooltip])}
         dot.node(_name(thing.id), label=quoted(lines), **names, **style.look(style.NODES, thing.classes))
 
@@ -239,9 +237,7 @@ def engines() -> list[Engine]:
     available."""
     to_try = _engines_to_try(None)
     states = [(engine, *engine.state()) for engine in _ENGINES]
-    serving = next(
-        (engine for engine, version, _ in states if engine in to_try and version is not None), None
-    )
+    serving = next((engine for engine, version, _ in states if engine in to_try and version is not None), None)
     return [Engine(engine.name, version, where, engine is serving) for engine, version, where in states]
 
 
@@ -251,9 +247,7 @@ def _engines_to_try(asked: str | None) -> list[_Engine]:
         return [_DOT, _EMBEDDED] if _DOT.find() else [_EMBEDDED]
     engine = next((engine for engine in _ENGINES if engine.name == name), None)
     if engine is None:
-        raise LayoutError(
-            f"there is no layout engine {name!r}: use dot or embedded (GRADVIZ_LAYOUT also accepts rows)"
-        )
+        raise LayoutError(f"there is no layout engine {name!r}: use dot or embedded (GRADVIZ_LAYOUT also accepts rows)")
     if engine.find() is None:
         raise LayoutError(engine.missing)
     return [engine]
@@ -296,9 +290,7 @@ class _Engine:
             ended = f"{self.title} was ended by {signal.Signals(-status).name}"
             return GaveUp(f"{ended}: {_DRAW_LESS}, or {self.without_it}")
         errors = [line for line in complaint.splitlines() if line.startswith("Error: ")]
-        error = (
-            errors[0].removeprefix("Error: ").removeprefix("<stdin>: ") if errors else f"exit status {status}"
-        )
+        error = errors[0].removeprefix("Error: ").removeprefix("<stdin>: ") if errors else f"exit status {status}"
         failed = f"{self.title} failed ({error.strip()})"
         if "syntax error" in error:
             return LayoutError(f"{failed}: {_MEND_DOT}")
@@ -326,9 +318,7 @@ def _run(command: list[str], source: bytes, timeout: float) -> tuple[int, bytes,
     ):
         stdin.write(source)
         stdin.seek(0)
-        status = subprocess.run(
-            command, stdin=stdin, stdout=stdout, stderr=stderr, timeout=timeout
-        ).returncode
+        status = subprocess.run(command, stdin=stdin, stdout=stdout, stderr=stderr, timeout=timeout).returncode
         stdout.seek(0)
         stderr.seek(0)
         return status, stdout.read(), stderr.read()
@@ -391,9 +381,7 @@ def laid_out(scene: Scene, patience: float = PATIENCE) -> str:
         return svg_of(scene)
     size = max(len(scene.things), len(scene.links) // 3)
     if size > FAST:
-        return svg_of(
-            _noted(scene, f"placed in rows: {len(scene.things):,} things are too many for Graphviz")
-        )
+        return svg_of(_noted(scene, f"placed in rows: {len(scene.things):,} things are too many for Graphviz"))
     try:
         return to_svg(dot_of(scene, fast=size > FULL), timeout=patience)
     except GaveUp as error:
@@ -455,9 +443,7 @@ def _text_width(text: str, size: float = _FONT_SIZE) -> float:
 
 def _size(thing: Thing) -> Size:
     """The size of a thing in points: width, height."""
-    widest = max(
-        (_text_width(text) * (1.1 if role in style.BOLD else 1) for role, text in thing.lines), default=0.0
-    )
+    widest = max((_text_width(text) * (1.1 if role in style.BOLD else 1) for role, text in thing.lines), default=0.0)
     width, height = widest + 20, _LINE * len(thing.lines) + 10
     return (width * 1.2, height * 1.3) if thing.classes[0] == "op" else (width, height)
 
@@ -484,9 +470,7 @@ def _thing(thing: Thing, place: Place, size: Size) -> str:
     top = y - _LINE * len(thing.lines) / 2 + 0.78 * _LINE
     for number, (_, text) in enumerate(thing.lines):
         at = f'x="{x:.1f}" y="{top + _LINE * number:.1f}"'
-        parts.append(
-            f'<text text-anchor="middle" {at} fill="{look.get("fontcolor", style.INK)}">{escape(text)}</text>'
-        )
+        parts.append(f'<text text-anchor="middle" {at} fill="{look.get("fontcolor", style.INK)}">{escape(text)}</text>')
     return "\n".join([*parts, "</g>"])
 
 

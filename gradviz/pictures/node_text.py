@@ -95,9 +95,7 @@ def _tensor(node: Node, show: str) -> list[Line]:
             lines.append(("grad", sum_text))
     elif node.is_leaf and node.requires_grad and named and not node.overwritten:
         now = node.becomes.get("grad")
-        lines.append(
-            ("fact", ".grad = None") if now is None else ("apart", f".grad = None → {value_label(now)}")
-        )
+        lines.append(("fact", ".grad = None") if now is None else ("apart", f".grad = None → {value_label(now)}"))
     if node.reached is not None:
         lines.append(_valued("gradient", node.reached, "grad"))
     if node.tangent is not None:

@@ -95,9 +95,7 @@ def save(graph: Graph | Scene, path: Path | str, theme: str = "light", rankdir: 
         raise DrawError("a page needs a trace: `gradviz graph TRACE -o FILE.html` writes it")
     if isinstance(graph, Scene):
         if ending in _WRITERS:
-            raise DrawError(
-                f"a textbook's picture cannot be written as {ending}: use one of {' '.join(_PAINTERS)}"
-            )
+            raise DrawError(f"a textbook's picture cannot be written as {ending}: use one of {' '.join(_PAINTERS)}")
         return _save_drawn(graph, path, theme)
     if ending in _WRITERS:
         write(path, _WRITERS[ending](graph).encode())
@@ -394,9 +392,7 @@ def _add_column(scene: Scene, title: str, rows: tuple[_Row, ...]) -> None:
     _add_spacer(scene, title)
     above = ""
     for classes, name, meaning in rows:
-        thing = Thing(
-            f"l{len(scene.things)}", classes.split(), [("name", name), ("args", meaning)], name, title
-        )
+        thing = Thing(f"l{len(scene.things)}", classes.split(), [("name", name), ("args", meaning)], name, title)
         scene.things[thing.id] = thing
         if above:
             scene.links.append(_link(scene, above, thing.id, "hidden", []))

@@ -97,11 +97,7 @@ def small_chart(series: Series) -> str:
     xs = 2 + (at - series.at.min()) / span * (width - 4)
     ys = height - 2 - (values - low) / (high - low) * (height - 4)
     points = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(xs.tolist(), ys.tolist(), strict=True))
-    line = (
-        f'<polyline points="{points}"/>'
-        if len(at) > 1
-        else f'<circle cx="{xs[0]:.1f}" cy="{ys[0]:.1f}" r="2"/>'
-    )
+    line = f'<polyline points="{points}"/>' if len(at) > 1 else f'<circle cx="{xs[0]:.1f}" cy="{ys[0]:.1f}" r="2"/>'
     return f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" class="small">{line}</svg>'
 
 
@@ -178,9 +174,7 @@ class _Frame:
         parts = []
         for value in self._round_values() if self.linear else self._values():
             y, text = self.y(value), f"{value:.6g}"
-            parts.append(
-                f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-            )
+            parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
             parts.append(_label(_LEFT - 6, y + 4, text, "end"))
         parts += [
             _label(self.x(place), _HEIGHT - 8, f"{place:,}", "middle")
@@ -242,9 +236,7 @@ def _numbers(first: int, last: int) -> list[int]:
         if last - first <= most * factor * 10**decade
     )
     between = range(-(-(first + 1) // step) * step, last, step)
-    return sorted(
-        {first, last} | {number for number in between if min(number - first, last - number) >= 0.8 * step}
-    )
+    return sorted({first, last} | {number for number in between if min(number - first, last - number) >= 0.8 * step})
 
 
 def _odd(xs: list[float]) -> str:
@@ -498,11 +490,7 @@ def _excerpt(excerpt: Excerpt | None) -> str:
 
 
 def _curves(report: Report) -> str:
-    marks = [
-        Mark(item.in_pass, str(item.number), f"#finding-{item.number}")
-        for item in report.items
-        if item.in_pass
-    ]
+    marks = [Mark(item.in_pass, str(item.number), f"#finding-{item.number}") for item in report.items if item.in_pass]
     colours = _colours(report)
     drawn_first = sorted(report.charts, key=lambda one: not one.series)
     parts = "".join(_chart(one, colours, marks if one.marks else []) for one in drawn_first)
@@ -585,8 +573,7 @@ def _profile(report: Report) -> str:
     if report.costs is None:
         return ""
     heads = "".join(
-        f"<th>{_text(head)}</th>"
-        for head in ("line", "source", "of all time", *report.costs.columns, "mostly")
+        f"<th>{_text(head)}</th>" for head in ("line", "source", "of all time", *report.costs.columns, "mostly")
     )
     rows = "".join(
         f'<tr><th scope="row">{_text(line.place)}</th><td><code>{_text(line.source)}</code></td>'
@@ -640,6 +627,4 @@ def _not_checked(report: Report) -> str:
         return ""
     rows = "".join(f"<li><b>{_text(rules)}</b>: {_text(reason)}</li>" for reason, rules in report.not_checked)
     count = f"{report.checked} rules were checked."
-    return (
-        f'<section id="not-checked"><h2>Not checked</h2><p class="quiet">{count}</p><ul>{rows}</ul></section>'
-    )
+    return f'<section id="not-checked"><h2>Not checked</h2><p class="quiet">{count}</p><ul>{rows}</ul></section>'

@@ -102,9 +102,7 @@ def _add_collectives(scene: Scene, graph: Graph) -> None:
             )
             source = node.pair if node.pair in graph.nodes else node.id
             classes = ["grad", "flowed"]
-            link = Link(
-                f"e{node.id}c", source, gate.id, classes, [], f"{node.label}.grad → {label}", backward=True
-            )
+            link = Link(f"e{node.id}c", source, gate.id, classes, [], f"{node.label}.grad → {label}", backward=True)
             scene.things[gate.id] = gate
             scene.links.append(link)
 
@@ -177,9 +175,7 @@ class _Marks:
         for (source, _), count in reads.items():
             self.uses[source] += count
         self.shared = {
-            name
-            for name, count in self.uses.items()
-            if count > 1 and nodes[name].is_leaf and nodes[name].requires_grad
+            name for name, count in self.uses.items() if count > 1 and nodes[name].is_leaf and nodes[name].requires_grad
         }
         self.in_place = {e.source for e in graph.edges if e.kind == DATA and nodes[e.target].version} & ops
         self.unreached = _unreached(graph)
@@ -360,9 +356,7 @@ def _places(graph: Graph) -> dict[str, int]:
     """The position of each op and each grad_fn in the order of execution."""
     rows = [node for node in graph.nodes.values() if node.kind == OP]
     if not rows:
-        rows = sorted(
-            (node for node in graph.nodes.values() if node.kind == GRAD_FN), key=lambda node: node.number
-        )
+        rows = sorted((node for node in graph.nodes.values() if node.kind == GRAD_FN), key=lambda node: node.number)
     places = {node.id: place for place, node in enumerate(rows)}
     return places | {node.pair: places[node.id] for node in rows if node.pair}
 

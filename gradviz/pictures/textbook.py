@@ -87,9 +87,7 @@ class _Book:
         """The length of the longest path of operations, each of which has a length."""
         reached: dict[int, int] = {}
         for made in self.gates:
-            reached[made.node] = length(made) + max(
-                (reached.get(edge.node, 0) for edge in made.edges), default=0
-            )
+            reached[made.node] = length(made) + max((reached.get(edge.node, 0) for edge in made.edges), default=0)
         return max(reached.values())
 
     def width(self, made: NodeMade) -> int:
@@ -172,9 +170,7 @@ class _Book:
 
     def _link(self, source: str, target: str, label: list[str], *marks: str) -> None:
         number = len(self.result.links)
-        self.result.links.append(
-            Link(f"e{number}", source, target, ["wire", *marks], label, f"{source} → {target}")
-        )
+        self.result.links.append(Link(f"e{number}", source, target, ["wire", *marks], label, f"{source} → {target}"))
 
     # --- things
 
@@ -191,9 +187,7 @@ class _Book:
             if step.made.edges[step.position].node and (equation := local(self.words, step)):
                 equation += f", {over(self.words, step)}" * bool(step.summed)
                 lines += [("args", plain(line, _LONGEST)) for line in _broken(equation)]
-        return self._timed(
-            Thing(f"g{made.node}", ["gate"], lines, plain(made.grad_fn, 60), ""), self._made(made), 0
-        )
+        return self._timed(Thing(f"g{made.node}", ["gate"], lines, plain(made.grad_fn, 60), ""), self._made(made), 0)
 
     def _variable(self, tensor: int, made: NodeMade) -> Thing:
         node = next((edge.node for edge in made.edges if edge.tensor == tensor), 0)

@@ -41,9 +41,7 @@ class Point:
         """The gradients in a version; none if it raises an exception."""
         known = [given for first, given in self.by_version if release(first) <= release(version)]
         given = known[-1] if known else self.by_version[0][1]
-        return (
-            tuple(np.array(one, float) for one in given if one is not None) if isinstance(given, list) else ()
-        )
+        return tuple(np.array(one, float) for one in given if one is not None) if isinstance(given, list) else ()
 
     def is_zero(self, version: str) -> bool:
         """Whether a version defines all gradients as 0."""
@@ -121,14 +119,8 @@ def _of_call() -> dict[tuple[str, tuple[str, ...]], list[Point]]:
     their gradients depend on the number of elements."""
     found: dict[tuple[str, tuple[str, ...]], list[Point]] = {}
     for point in points():
-        call = re.fullmatch(r"[\w.]+\((.*)\)(\.\w+)?", point.call) or re.fullmatch(
-            r"x \*\* ([\d.]+)", point.call
-        )
-        if (
-            call is not None
-            and not re.search(r"[(\[]", call[1])
-            and point.op not in LOSSES | {"kl_div", "dist"}
-        ):
+        call = re.fullmatch(r"[\w.]+\((.*)\)(\.\w+)?", point.call) or re.fullmatch(r"x \*\* ([\d.]+)", point.call)
+        if call is not None and not re.search(r"[(\[]", call[1]) and point.op not in LOSSES | {"kl_div", "dist"}:
             args = re.sub(r"(\w+=)?\b[xyz]\b(, )?", "", call[1])
             found.setdefault((point.op, _plain(args)), []).append(point)
     return found
@@ -137,9 +129,7 @@ def _of_call() -> dict[tuple[str, tuple[str, ...]], list[Point]]:
 def _of_clamp(name: str, args: str) -> Iterator[Point]:
     """The points of a clamp with numbers: as in the table, with its bounds in the place of 0 and 1."""
     given = re.findall(r"(?:(min|max)=)?(-?[\d.]+(?:e-?\d+)?)(?:, |$)", args)
-    bounds = {
-        which or default: float(bound) for (which, bound), default in zip(given, _CLAMPS[name], strict=False)
-    }
+    bounds = {which or default: float(bound) for (which, bound), default in zip(given, _CLAMPS[name], strict=False)}
     call = f"x.clamp({', '.join(f'{which}={place}' for place, which in enumerate(bounds))})"
     for place, bound in enumerate(bounds.values()):
         same = (point for point in points() if point.call == call and point.inputs == (place,))

@@ -30,9 +30,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "Φ": np.vectorize(lambda x: (1 + math.erf(x / math.sqrt(2))) / 2, otypes=[float]),
     "φ": lambda x: np.exp(-x * x / 2) / np.sqrt(2 * np.pi),
 }  # fmt: skip
-_TOKEN = re.compile(
-    r"\s*(\d+(?:\.\d+)?(?:e[+−-]?\d+)?|I[₀₁]ₑ?|x̂|[A-Za-z_]+|[πσΦφ∞√Σ]|⁻ᵀ|⁻¹|[²³ᵀ]|[+−·×/^()|⌊⌋<>≤≥=,])"
-)
+_TOKEN = re.compile(r"\s*(\d+(?:\.\d+)?(?:e[+−-]?\d+)?|I[₀₁]ₑ?|x̂|[A-Za-z_]+|[πσΦφ∞√Σ]|⁻ᵀ|⁻¹|[²³ᵀ]|[+−·×/^()|⌊⌋<>≤≥=,])")
 _COMPARISONS = {"<": np.less, ">": np.greater, "≤": np.less_equal, "≥": np.greater_equal, "=": np.equal}
 _ENDS = {"+", "−", "/", "·", "×", ")", "|", "⌋", ",", *_COMPARISONS}
 
@@ -284,9 +282,7 @@ def chain_step(
     sums = made.rule.elementwise or is_number(plain)
     output, tensor = made.outputs[0] if len(made.outputs) == 1 else 0, made.edges[position].tensor
     up = _only(query, made, received)
-    gradient = (
-        produced.flows[position].gradient if produced is not None and position < len(produced.flows) else 0
-    )
+    gradient = produced.flows[position].gradient if produced is not None and position < len(produced.flows) else 0
     down = query.memory.value(gradient, produced.index) if produced is not None and gradient else None
     above = up or query.memory.value(output, made.index)
     below = down or _input(query, made, tensor)

@@ -115,10 +115,7 @@ def _averages(query: Query) -> list[Collective]:
     written = query.trace.table(Kind.MUTATED)
     averaged = query.trace.named(written["how"], (ALL_REDUCE,)) & (written["in_pass"] > 0)
     firsts = np.unique(written["in_pass"][averaged], return_index=True)[1]
-    return [
-        Collective(ALL_REDUCE, (), event, False)
-        for event in written.events[averaged][np.sort(firsts)].tolist()
-    ]
+    return [Collective(ALL_REDUCE, (), event, False) for event in written.events[averaged][np.sort(firsts)].tolist()]
 
 
 def is_of_some_ranks(args: str) -> bool:

@@ -179,11 +179,7 @@ _FORM = ("shape", "dtype", "device", "ndim", "size", "dim", "numel")
 def _computed_with(node: ast.AST | None) -> Iterator[ast.AST]:
     """The parts of an expression that its value is computed from. Comparisons only decide, and `x.shape` gives only a
     form: both are left out with their parts."""
-    if (
-        node is None
-        or isinstance(node, ast.Compare)
-        or (isinstance(node, ast.Attribute) and node.attr in _FORM)
-    ):
+    if node is None or isinstance(node, ast.Compare) or (isinstance(node, ast.Attribute) and node.attr in _FORM):
         return
     yield node
     for child in ast.iter_child_nodes(node):
@@ -203,16 +199,12 @@ def numbers_in(node: ast.AST | None) -> Iterator[str]:
         if node.attr in _READING:
             yield from numbers_in(node.value)
     elif isinstance(node, ast.Call):
-        is_plain = (
-            isinstance(node.func, ast.Name) and node.func.id in ("float", "int") and len(node.args) == 1
-        )
+        is_plain = isinstance(node.func, ast.Name) and node.func.id in ("float", "int") and len(node.args) == 1
         if _is_of_arrays(node.func):
             for argument in node.args:
                 yield from numbers_in(argument)
             return
-        yield from numbers_in(
-            node.args[0] if is_plain else node.func if isinstance(node.func, ast.Attribute) else None
-        )
+        yield from numbers_in(node.args[0] if is_plain else node.func if isinstance(node.func, ast.Attribute) else None)
     elif isinstance(node, ast.List | ast.Tuple | ast.BinOp | ast.UnaryOp):
         for child in ast.iter_child_nodes(node):
             yield from numbers_in(child)
@@ -220,11 +212,7 @@ def numbers_in(node: ast.AST | None) -> Iterator[str]:
 
 def _is_of_arrays(function: ast.expr) -> bool:
     """Whether a function is one of NumPy's."""
-    return (
-        isinstance(function, ast.Attribute)
-        and isinstance(function.value, ast.Name)
-        and function.value.id in _ARRAYS
-    )
+    return isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id in _ARRAYS
 
 
 def same_elements(one: np.ndarray, other: np.ndarray) -> bool:

@@ -227,9 +227,7 @@ def relative_changes(query: Query) -> dict[int, float]:
     passes, at = np.unique(summed.passes, return_inverse=True)
     changes, sizes = (np.sqrt(np.bincount(at, part**2)) for part in (summed.changes, summed.sizes))
     relative = ratios(changes, sizes)
-    return {
-        number: value for number, value in zip(passes.tolist(), relative.tolist(), strict=True) if value != -1
-    }
+    return {number: value for number, value in zip(passes.tolist(), relative.tolist(), strict=True) if value != -1}
 
 
 def _finite(values: np.ndarray) -> np.ndarray:
@@ -291,9 +289,7 @@ def losses(query: Query) -> list[NamedCurve]:
     summed = query.of(pass_summaries)
     if not len(began) or not (len(roots.elements) or summed.has_loss.any()):
         return []
-    first = np.where(
-        roots.counts > 0, np.append(roots.elements, np.zeros((1, 4), np.int64), 0)[roots.starts, 2], 0
-    )
+    first = np.where(roots.counts > 0, np.append(roots.elements, np.zeros((1, 4), np.int64), 0)[roots.starts, 2], 0)
     rows = trace.states.rows_of(first, began.events)
     scalars = [number for number, form in trace.forms.items() if np.prod(form.shape) == 1]
     is_scalar = (rows >= 0) & np.isin(trace.states.forms[rows], scalars)
@@ -376,18 +372,14 @@ def _with_groups(name: str, curves: list[tuple[list[int], NamedCurve]]) -> list[
 def gradients_of_modules(query: Query, module_of: Grouping) -> list[NamedCurve]:
     """The norm of all gradients together that the parameters of a module accumulated in a pass."""
     norms = query.of(accumulated_norms)
-    return _together(
-        replace(norms, sizes=np.zeros_like(norms.values)), module_of, lambda values, sizes: values
-    )
+    return _together(replace(norms, sizes=np.zeros_like(norms.values)), module_of, lambda values, sizes: values)
 
 
 def gradients_of_parameters(query: Query) -> list[NamedCurve]:
     """The norm of all gradients together that parameters accumulated in a pass; of all leaves in a run without
     parameters."""
     parameters = query.trace.parameters.keys() - query.trace.buffers
-    curves = gradients_of_modules(
-        query, lambda leaf: "" if leaf in parameters or not parameters else "inputs"
-    )
+    curves = gradients_of_modules(query, lambda leaf: "" if leaf in parameters or not parameters else "inputs")
     return [curve for curve in curves if not curve.name]
 
 
@@ -549,9 +541,7 @@ def distributions(query: Query, module_of: Grouping) -> list[Distribution]:
     for name in dict.fromkeys(names):
         in_module = np.array([one == name for one in names])[places]
         numbers = distinct(came["in_pass"][in_module & (came["in_pass"] > 0)])
-        chosen = (
-            numbers[distinct(np.linspace(0, len(numbers) - 1, _PASSES).astype(int))] if len(numbers) else []
-        )
+        chosen = numbers[distinct(np.linspace(0, len(numbers) - 1, _PASSES).astype(int))] if len(numbers) else []
         parts = {int(number): np.flatnonzero(in_module & (came["in_pass"] == number)) for number in chosen}
         gradients, parameters = (
             {number: _elements(query, came[field][at], came.events[at]) for number, at in parts.items()}
@@ -567,9 +557,7 @@ def _elements(query: Query, tensors: np.ndarray, events: np.ndarray) -> np.ndarr
     """The elements of tensors, each at an event; None if the elements of a tensor are not known, or are too many."""
     states = query.trace.states
     rows = query.memory.rows_of(tensors, events)
-    sizes = [
-        np.prod(form.shape) for row in rows.tolist() if row >= 0 and (form := states.form(row)) is not None
-    ]
+    sizes = [np.prod(form.shape) for row in rows.tolist() if row >= 0 and (form := states.form(row)) is not None]
     if len(sizes) < len(rows) or sum(sizes) > _MOST_ELEMENTS:
         return None
     parts = list(states.elements(rows))

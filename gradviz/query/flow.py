@@ -256,14 +256,8 @@ class Ways:
         requires_grad, cuts = self.query.tensors.requires_grad, list[OpRan | TensorMade]()
         for tensor in sorted(self.reached, key=lambda tensor: self._ranks.get(tensor, (0,))[-1]):
             made = self.query.tensors.made(tensor)
-            blocks = isinstance(made, TensorMade) or (
-                made is not None and not self.query.nodes.of_op(made.index)
-            )
-            if (
-                made is not None
-                and blocks
-                and any(t and requires_grad(t, self.at) for t in taken_by(self.query, made))
-            ):
+            blocks = isinstance(made, TensorMade) or (made is not None and not self.query.nodes.of_op(made.index))
+            if made is not None and blocks and any(t and requires_grad(t, self.at) for t in taken_by(self.query, made)):
                 cuts.append(made)
         return cuts
 
@@ -452,17 +446,11 @@ class Downstream:
         self._starts, self._inputs = [0, *np.cumsum(inputs.counts).tolist()], inputs.values.tolist()
         self.of_several = set(ops.events[outputs.counts > 1].tolist())
         """The ops with several results."""
-        zero = [
-            number for number, rule in query.trace.rules.items() if {one for _, one in rule.inputs} == {"0"}
-        ]
+        zero = [number for number, rule in query.trace.rules.items() if {one for _, one in rule.inputs} == {"0"}]
         is_flat = contained(ops["rule"], zero) & (inputs.firsts != outputs.firsts)
         self.flat = set(ops.events[is_flat].tolist())
         """The ops whose derivatives are 0 everywhere, such as `round` and `torch.normal`, but for writes."""
-        is_view = (
-            (inputs.counts == 1)
-            & ~query.trace.named(ops["op"], op_sets.LOOKUPS)
-            & ~query.tensors.are_collectives
-        )
+        is_view = (inputs.counts == 1) & ~query.trace.named(ops["op"], op_sets.LOOKUPS) & ~query.tensors.are_collectives
         sources = inputs.firsts[outputs.owners]
         # the first event wins
         chosen = np.flatnonzero(is_view[outputs.owners] & (sources != outputs.values))[::-1]
@@ -617,9 +605,7 @@ def _mode_around(tree: ast.Module, line: int) -> ast.With | ast.expr | None:
     """The innermost `with`, or decorator of a function, around a line that sets grad mode."""
     innermost: ast.With | ast.expr | None = None
     for node in ast.walk(tree):  # outer ones first
-        if not isinstance(node, ast.With | ast.FunctionDef) or not node.lineno <= line <= (
-            node.end_lineno or 0
-        ):
+        if not isinstance(node, ast.With | ast.FunctionDef) or not node.lineno <= line <= (node.end_lineno or 0):
             continue
         if isinstance(node, ast.With):
             innermost = node if any(_sets_mode(item.context_expr) for item in node.items) else innermost

@@ -107,9 +107,7 @@ def _comes_once(body: Sequence[ast.stmt], at: tuple[int, int]) -> bool:
                 _has_line(inner, at[0]) for inner in statement.body
             ):
                 return _comes_once(statement.body, at)
-            is_plain = isinstance(
-                statement, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr | ast.Return
-            )
+            is_plain = isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr | ast.Return)
             return is_plain and _is_one_call(statement, at)
         if any(isinstance(node, _LEAVING) for node in ast.walk(statement)):
             return False
@@ -122,9 +120,7 @@ def _is_one_call(statement: ast.stmt, at: tuple[int, int]) -> bool:
     if any(isinstance(node, _PERHAPS) for node in ast.walk(statement)):
         return False
     calls = (
-        node
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Call) and (node.lineno, node.col_offset) == at
+        node for node in ast.walk(statement) if isinstance(node, ast.Call) and (node.lineno, node.col_offset) == at
     )
     return not any(_may_repeat(call.func) for call in calls)
 

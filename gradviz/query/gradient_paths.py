@@ -122,9 +122,7 @@ class Decomposition:
         return self.error <= self.tolerance
 
 
-def with_contributions(
-    sum_over_paths: Decomposition, alone: Sequence[np.ndarray], region: Region
-) -> Decomposition:
+def with_contributions(sum_over_paths: Decomposition, alone: Sequence[np.ndarray], region: Region) -> Decomposition:
     """A sum in which each shown path contributes what it would bring if no other gradient met it: the product of the
     local derivatives. `alone` are these gradients of the tensor, of which the sum has a `region`."""
     came = sum_over_paths.gradient - sum_over_paths.hooks
@@ -206,9 +204,7 @@ class Paths:
         last = self.query.trace.count
         rows = np.flatnonzero(flow.real)
         columns = (flow.targets, flow.positions, flow.gradients, flow.events)
-        for target, position, gradient, event in zip(
-            *(column[rows].tolist() for column in columns), strict=True
-        ):
+        for target, position, gradient, event in zip(*(column[rows].tolist() for column in columns), strict=True):
             source = givers.get(event, 0)
             if source and (event > ran.get(target, event) or ran.get(source, last) >= ran.get(target, last)):
                 continue  # a damaged trace: a node gets no gradients after it ran, and gives none before it ran
@@ -227,9 +223,7 @@ class Paths:
                 waiting += [above for above in self._above[place] if above is not None]
         ran = dict(zip(*(column.tolist() for column in self.flow.received), strict=True))
         last = self.query.trace.count
-        return iter(
-            sorted(self._above, key=lambda place: ran.get(place.node, last) if place != target else last)
-        )
+        return iter(sorted(self._above, key=lambda place: ran.get(place.node, last) if place != target else last))
 
     def _at(self, place: _Place) -> list[Arrival]:
         return [arrival for arrival in self._arrivals.get(place.node, ()) if place.nr in (-1, arrival.nr)]
@@ -303,9 +297,7 @@ class Paths:
         total = sum(np.vdot(one, one).real for one in sums.values())
         if not total:  # they cancel: nothing goes on
             return [1 / len(parts)] * len(parts), not largest
-        shares = [
-            np.vdot(sums[arrival.nr], part)[()] / total for arrival, part in zip(arrivals, parts, strict=True)
-        ]
+        shares = [np.vdot(sums[arrival.nr], part)[()] / total for arrival, part in zip(arrivals, parts, strict=True)]
         exact = place == self.target or (len(sums) == 1 and _are_parts(shares, parts, sums[arrivals[0].nr]))
         return shares, exact and len(sums) == 1
 
@@ -449,8 +441,7 @@ def broadcast(region: Region, below: tuple[int, ...] | None, above: tuple[int, .
     if any(size not in (1, wide) for size, wide in zip(below, above[new:], strict=True)):
         return None
     spread = [
-        None if size == 1 and wide != 1 else at
-        for at, size, wide in zip(region, below, above[new:], strict=True)
+        None if size == 1 and wide != 1 else at for at, size, wide in zip(region, below, above[new:], strict=True)
     ]
     return (*[None] * new, *spread)
 
@@ -483,9 +474,7 @@ def strongest_way(query: Query, number: int, node: int, nr: int) -> list[WayStep
             return []
         largest = max(known, key=lambda step: math.inf if step.odd or math.isnan(step.norm) else step.norm)
         others = tuple(one.norm for one in known if one is not largest)
-        steps.append(
-            WayStep(largest.source, largest.event, largest.gradient, largest.norm, largest.odd, others)
-        )
+        steps.append(WayStep(largest.source, largest.event, largest.gradient, largest.norm, largest.odd, others))
         if not largest.source or largest.event >= end:  # the latter only in a damaged trace
             return steps[::-1]
         node, nr, end = largest.source, -1, largest.event

@@ -260,9 +260,7 @@ class Ledger:
         pairs = distinct_pairs(came["tensor"], came["in_pass"])
         of_pass, held_by = self.query.of(PassOwners).optimizers, self.training.holders
         meant = {leaf for leaf, number in pairs.tolist() if of_pass(number) & held_by.get(leaf, set())}
-        return [
-            leaf for leaf in without_one[contained(without_one, rows.leaves)].tolist() if leaf not in meant
-        ]
+        return [leaf for leaf in without_one[contained(without_one, rows.leaves)].tolist() if leaf not in meant]
 
     @cached_property
     def stopped(self) -> dict[int, int]:

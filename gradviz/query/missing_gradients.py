@@ -278,9 +278,7 @@ class Lacks:
             if is_new and since < backward_pass.first <= until:
                 roots = self.query.passes.began(backward_pass.number).roots
                 if roots and roots[0].tensor:
-                    by_site[backward_pass.site] = Begun(
-                        roots[0].tensor, backward_pass.first, backward_pass.number
-                    )
+                    by_site[backward_pass.site] = Begun(roots[0].tensor, backward_pass.first, backward_pass.number)
         return list(by_site.values())
 
     def _cut(self, leaf: int, begun: list[Begun]) -> Lacking | None:
@@ -300,9 +298,7 @@ class Lacks:
             event = -1 if self._asked(one) else self._returned_none(leaf, one.pass_number)
             if event >= 0:
                 return Lacking(leaf, Lack.NOT_RETURNED, event, one.root, one.pass_number)
-        return next(
-            (Lacking(leaf, Lack.NOT_ASKED, one.at, one.root, one.pass_number) for _, one in ways), None
-        )
+        return next((Lacking(leaf, Lack.NOT_ASKED, one.at, one.root, one.pass_number) for _, one in ways), None)
 
     def _returned_none(self, leaf: int, pass_number: int) -> int:
         """The event at which the node of a custom Function got a gradient in a pass and gave None to an input that was
@@ -313,12 +309,7 @@ class Lacks:
         targets = flows.elements[is_none, 0].tolist()
         for row, target in zip(flows.owners[is_none].tolist(), targets, strict=True):
             node = int(produced["node"][row])
-            if (
-                target
-                and function_of(self.query, node)
-                and self._leads_to(node, target, leaf)
-                and self._received(row)
-            ):
+            if target and function_of(self.query, node) and self._leads_to(node, target, leaf) and self._received(row):
                 return int(produced.events[row])
         return -1
 
@@ -343,9 +334,7 @@ class Lacks:
 
     # --- through plain numbers
 
-    def _through_numbers(
-        self, leaf: int, begun: list[Begun], results: dict[int, list[int]]
-    ) -> Lacking | None:
+    def _through_numbers(self, leaf: int, begun: list[Begun], results: dict[int, list[int]]) -> Lacking | None:
         """A way from a leaf to a root without an op: by a new leaf, by NumPy, by equal values."""
         for one in begun:
             for event, source in self._copies_behind(one).items():
@@ -464,9 +453,7 @@ class Lacks:
             return None
         last = begun[-1] if begun else None
         end = last.at if last is not None else self.trace.count
-        readers = [
-            op for reading in results.values() for op in reading if op < end and not self._only_copies(op)
-        ]
+        readers = [op for reading in results.values() for op in reading if op < end and not self._only_copies(op)]
         ops = map(self.query.tensors.op, readers)
         with_grad = [op.index for op in ops if op.grad_enabled and op.outputs]  # `dist.send` has no result
         if not readers:
@@ -475,10 +462,7 @@ class Lacks:
             if (
                 is_own
                 or self._is_template(leaf, begun)
-                or (
-                    leaf not in self.query.of(Training).holders
-                    and self.trace.parameters.get(leaf) in self._stand_ins
-                )
+                or (leaf not in self.query.of(Training).holders and self.trace.parameters.get(leaf) in self._stand_ins)
                 or leaf in self._converted
             ):
                 return None

@@ -397,9 +397,7 @@ class Modes:
             gradient = Moment(self.query, pair.event).value(pair.gradient)
             if tangent is None or gradient is None or tangent.array is None or gradient.array is None:
                 return None
-            if tangent.shape != gradient.shape or {tangent.array.dtype.kind, gradient.array.dtype.kind} != {
-                "f"
-            }:
+            if tangent.shape != gradient.shape or {tangent.array.dtype.kind, gradient.array.dtype.kind} != {"f"}:
                 return None
             total += float(np.sum(tangent.array.astype(np.float64) * gradient.array.astype(np.float64)))
         return total

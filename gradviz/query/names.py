@@ -111,9 +111,7 @@ class Names(Lookup):
         function that writes to its argument, as `clip_grad_norm_` does, may return another tensor."""
         ops = self.trace.table(Kind.OP)
         codes = ops["op"][np.searchsorted(ops.events, events)].astype(np.int64)
-        kinds, which = np.unique(
-            self.trace.events["site"][events].astype(np.int64) << 32 | codes, return_inverse=True
-        )
+        kinds, which = np.unique(self.trace.events["site"][events].astype(np.int64) << 32 | codes, return_inverse=True)
         known = [self._is_called_in_line(kind >> 32, kind & 0xFFFFFFFF) for kind in kinds.tolist()]
         return np.array(known, bool)[which]
 
@@ -172,9 +170,7 @@ class Names(Lookup):
         by_site: dict[int, tuple[list[int], list[int]]] = {}
         passes = [backward_pass for backward_pass in self.trace.passes if backward_pass.last is not None]
         sites, firsts, lasts = (
-            np.concatenate(
-                [calls, np.array([getattr(backward_pass, name) for backward_pass in passes], np.int64)]
-            )
+            np.concatenate([calls, np.array([getattr(backward_pass, name) for backward_pass in passes], np.int64)])
             for calls, name in zip(self.scopes.calls(), ("site", "first", "last"), strict=True)
         )
         order = np.lexsort((lasts, firsts, sites))
@@ -254,11 +250,7 @@ class AllNames:
         ):
             for tensor, name in known.items():
                 at = int(np.searchsorted(self.tensors, tensor))
-                if (
-                    at < len(self.tensors)
-                    and self.tensors[at] == tensor
-                    and not (is_later and self.codes[at])
-                ):
+                if at < len(self.tensors) and self.tensors[at] == tensor and not (is_later and self.codes[at]):
                     self.codes[at] = self._code(name)
 
     def codes_of(self, tensors: np.ndarray) -> np.ndarray:
@@ -394,9 +386,7 @@ def _below(node: ast.AST, depth: int) -> Iterator[Span]:
     for child in ast.iter_child_nodes(node):
         chained = isinstance(node, ast.Attribute) or (isinstance(node, ast.Call) and child is node.func)
         chained |= isinstance(node, ast.Subscript) and child is node.value
-        whole = isinstance(node, ast.keyword) or (
-            isinstance(child, ast.Constant) and not isinstance(node, ast.Call)
-        )
+        whole = isinstance(node, ast.keyword) or (isinstance(child, ast.Constant) and not isinstance(node, ast.Call))
         if isinstance(child, ast.expr | ast.keyword) and not chained and not whole:
             yield depth + 1, child.col_offset, child.end_col_offset or child.col_offset
         yield from _below(child, depth if chained else depth + 1)
@@ -405,11 +395,7 @@ def _below(node: ast.AST, depth: int) -> Iterator[Span]:
 def _without(text: str, cut: list[Span]) -> str:
     """A text with `…` for some of its parts."""
     written = text.encode()
-    outer = [
-        one
-        for one in cut
-        if not any(other != one and other[1] <= one[1] and one[2] <= other[2] for other in cut)
-    ]
+    outer = [one for one in cut if not any(other != one and other[1] <= one[1] and one[2] <= other[2] for other in cut)]
     for _, start, end in sorted(outer, key=lambda part: -part[1]):
         written = written[:start] + _CUT.encode() + written[end:]
     return _SEVERAL_CUT.sub(_CUT, written.decode())
@@ -584,11 +570,7 @@ class Labels(Lookup):
             return ""
         if op.site in self.places.of_one_op:
             operands = _in_order(expression)
-            if (
-                position == 0
-                and not all(map(_is_constant, operands))
-                and self._may_be_a_method(expression, op)
-            ):
+            if position == 0 and not all(map(_is_constant, operands)) and self._may_be_a_method(expression, op):
                 return ""
             tensors = [one for one in operands if not _is_constant(one)] or _object_of(expression)
             if len(operands) != len(op.inputs):
@@ -597,9 +579,7 @@ class Labels(Lookup):
         if not isinstance(expression, ast.Call):
             return ""
         name = (
-            expression.func.attr
-            if isinstance(expression.func, ast.Attribute)
-            else getattr(expression.func, "id", "")
+            expression.func.attr if isinstance(expression.func, ast.Attribute) else getattr(expression.func, "id", "")
         )
         reads = INSIDE.get(name, {})
         if op.op not in reads or not self.places.ops_at(op.site) <= reads.keys():
@@ -699,9 +679,7 @@ class Labels(Lookup):
         owner_of: dict[int, tuple[int, str]] = {}
         for log, part in ((self.tensors.tangents, "tangent"), (self.tensors.grads, "grad")):
             pairs = zip(log.values[::-1].tolist(), log.tensors[::-1].tolist(), strict=True)
-            owner_of.update(
-                {held: (owner, part) for held, owner in pairs if held > owner or part == "tangent"}
-            )
+            owner_of.update({held: (owner, part) for held, owner in pairs if held > owner or part == "tangent"})
         return owner_of
 
     def _expression(self, site: int) -> str:
@@ -748,9 +726,7 @@ class Labels(Lookup):
         named = self.names.tensor_called(text, k) or self._tied(text)
         if named or not text:
             return named
-        sites = [
-            number for number in self.trace.sites if text in (self._at(number), self._short(self._at(number)))
-        ]
+        sites = [number for number in self.trace.sites if text in (self._at(number), self._short(self._at(number)))]
         text = self._short(text)
         table, ops = self.trace.table(Kind.TENSOR), self.trace.table(Kind.OP)
         inner = self.trace.named(ops["op"], (text.partition("(")[0],))
@@ -776,9 +752,7 @@ def _in_order(found: ast.expr) -> list[ast.expr]:
     """The operands of a call or a binary operation as they are written; none of another expression."""
     if isinstance(found, ast.BinOp):
         return [found.left, found.right]
-    return (
-        [*found.args, *(keyword.value for keyword in found.keywords)] if isinstance(found, ast.Call) else []
-    )
+    return [*found.args, *(keyword.value for keyword in found.keywords)] if isinstance(found, ast.Call) else []
 
 
 def _object_of(found: ast.expr) -> list[ast.expr]:

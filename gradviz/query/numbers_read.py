@@ -34,9 +34,7 @@ _BINARY: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Pow: math.pow,
 }  # fmt: skip
 _CONVERSIONS: dict[str, Callable[[float], float]] = {"float": float, "int": int, "abs": abs}
-_CONVERSIONS |= {
-    f"math.{one}": getattr(math, one) for one in ("exp", "log", "sqrt", "tanh", "sin", "cos", "log1p")
-}
+_CONVERSIONS |= {f"math.{one}": getattr(math, one) for one in ("exp", "log", "sqrt", "tanh", "sin", "cos", "log1p")}
 _Values = dict[ast.AST, float | None]
 
 
@@ -89,8 +87,7 @@ class NumbersRead:
             readings += (
                 reading
                 for part, (_, reading) in known.items()
-                if is_proved
-                or (value is None and reading.is_here and self._is_in(operand, part, reading, event))
+                if is_proved or (value is None and reading.is_here and self._is_in(operand, part, reading, event))
             )
         return readings
 
@@ -113,15 +110,11 @@ class NumbersRead:
 
     # --- where a number goes
 
-    def _known_in(
-        self, operand: ast.AST, site: Site, events: list[int]
-    ) -> dict[ast.AST, tuple[float | None, Reading]]:
+    def _known_in(self, operand: ast.AST, site: Site, events: list[int]) -> dict[ast.AST, tuple[float | None, Reading]]:
         """The parts of an expression at a site that are numbers read at these events, each with its value. Of a
         variable the last number counts."""
         parts = set(ast.walk(operand))
-        variables = {
-            ast.unparse(part): part for part in parts if isinstance(getattr(part, "ctx", None), ast.Load)
-        }
+        variables = {ast.unparse(part): part for part in parts if isinstance(getattr(part, "ctx", None), ast.Load)}
         known: dict[ast.AST, tuple[float | None, Reading]] = {}
         for event in events:
             for stop in self._way(event):

@@ -369,9 +369,7 @@ class ModuleRow:
 def model_summary(query: Query) -> list[ModuleRow]:
     """The modules that were called or hold parameters, outer ones before those inside, in the order of their first
     calls."""
-    rows = {
-        path: ModuleRow(path, type_, 0, ops=ops, paths=[path]) for path, type_, ops in called_modules(query)
-    }
+    rows = {path: ModuleRow(path, type_, 0, ops=ops, paths=[path]) for path, type_, ops in called_modules(query)}
     _add_parameters(query, rows)
     if is_profiled(query):
         for path, flops in flops_of_stretches(query, query.of(_first_calls)).items():

@@ -47,9 +47,7 @@ class PassOwners:
         ends[known] = np.searchsorted(self._events, limits)
         return {
             backward_pass.number: set(self._optimizers[begin:end].tolist())
-            for backward_pass, begin, end in zip(
-                self.query.trace.passes, begins.tolist(), ends.tolist(), strict=True
-            )
+            for backward_pass, begin, end in zip(self.query.trace.passes, begins.tolist(), ends.tolist(), strict=True)
         }
 
     def optimizers(self, pass_number: int) -> set[int]:
@@ -63,11 +61,7 @@ class PassOwners:
         optimizers = frozenset(training.holders.get(leaf, set()) | training.owners.get(leaf, set()))
         belonging = [one for one in passes if optimizers & self.optimizers(one.number)]
         giving = self._giving_to(optimizers) if belonging else set()
-        return (
-            [backward_pass for backward_pass in belonging if backward_pass.number in giving]
-            or belonging
-            or passes
-        )
+        return [backward_pass for backward_pass in belonging if backward_pass.number in giving] or belonging or passes
 
     def _giving_to(self, optimizers: Iterable[int]) -> set[int]:
         """The passes that gave a gradient to some parameter of these optimizers."""
@@ -97,9 +91,7 @@ def scheduler_name(query: Query) -> str:
 
 def scaler_name(query: Query) -> str:
     """The program's name for the scaler of its loss: the `s` of `s.scale(loss)`; empty if it has none or several."""
-    names = {
-        ast.unparse(scaler) for tree in query.of(trees).values() for _, scaler in method_calls(tree, "scale")
-    }
+    names = {ast.unparse(scaler) for tree in query.of(trees).values() for _, scaler in method_calls(tree, "scale")}
     return names.pop() if len(names) == 1 else ""
 
 
@@ -215,11 +207,7 @@ def _is_around(node: ast.AST, line: int) -> bool:
 
 def bound_in(scope: ast.AST) -> set[str]:
     """The names that a function or a module binds, without those of the scopes inside of it."""
-    names = (
-        {one.arg for one in ast.walk(scope.args) if isinstance(one, ast.arg)}
-        if hasattr(scope, "args")
-        else set()
-    )
+    names = {one.arg for one in ast.walk(scope.args) if isinstance(one, ast.arg)} if hasattr(scope, "args") else set()
     waiting = [*ast.iter_child_nodes(scope)]
     while waiting:
         node = waiting.pop()

@@ -57,19 +57,13 @@ class Passes(Lookup):
         """The roots by which a pass enters the recorded graph. If none of their nodes is known (`--scope`), they are
         the nodes that received a gradient which no recorded node produced."""
         roots = self.began(number).roots
-        if not roots or any(
-            self.nodes.made(root.node) is not None or self.nodes.leaf(root.node) for root in roots
-        ):
+        if not roots or any(self.nodes.made(root.node) is not None or self.nodes.leaf(root.node) for root in roots):
             return roots
         received, produced = self.trace.table(Kind.RECEIVED), self.trace.table(Kind.PRODUCED)
         targets = produced.lists("flows")
         led_to = targets.elements[produced["in_pass"][targets.owners] == number, 0]
         entered = received["node"][received["in_pass"] == number]
-        inner = [
-            node
-            for node in entered[~contained(entered, led_to)].tolist()
-            if self.nodes.made(node) is not None
-        ]
+        inner = [node for node in entered[~contained(entered, led_to)].tolist() if self.nodes.made(node) is not None]
         return tuple(self._with_tensor(Root(node, 0, 0, 0)) for node in inner) or roots
 
     def is_done(self, backward_pass: PassInfo) -> bool:

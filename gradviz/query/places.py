@@ -58,11 +58,7 @@ class Places(Lookup):
         variable, it is the site of the call."""
         callers = self.callers(number)
         for site, caller in pairwise(callers):
-            if (
-                not site.names
-                or site.names != caller.names
-                or not self.line_text(site.number).startswith("return ")
-            ):
+            if not site.names or site.names != caller.names or not self.line_text(site.number).startswith("return "):
                 return site.number
         return callers[-1].number if callers else number
 
@@ -124,11 +120,7 @@ class Places(Lookup):
         of_one = (counts == 1) & (pairs[first] & SCOPE != SCOPE)
         through = {number: self._through_library(number) for number in sites.tolist()}
         lines = Counter(through.values())
-        return {
-            number
-            for number in sites[of_one].tolist()
-            if through[number] is None or lines[through[number]] == 1
-        }
+        return {number for number in sites[of_one].tolist() if through[number] is None or lines[through[number]] == 1}
 
     def _through_library(self, number: int) -> tuple[int, Place] | None:
         """The caller and the expression of a site on a library's line; None for any other site."""

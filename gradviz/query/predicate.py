@@ -106,9 +106,7 @@ class _Compared:
     def mask(self, columns: Columns) -> np.ndarray:
         column = columns.column(self.field)
         if isinstance(self.constant, str):
-            holds = np.array(
-                [_text_holds(str(value), self.sign, self.constant) for value in column.values], bool
-            )
+            holds = np.array([_text_holds(str(value), self.sign, self.constant) for value in column.values], bool)
         else:
             with np.errstate(invalid="ignore"):
                 holds = _COMPARE[self.sign](column.values, self.constant)
@@ -236,9 +234,7 @@ class _Parser:
             if match is None:
                 column = at + len(self.text[at:]) - len(self.text[at:].lstrip())
                 if self.text[column] in "\"'":
-                    self._fail(
-                        "the text that begins at column {column} has no closing quote", column=column + 1
-                    )
+                    self._fail("the text that begins at column {column} has no closing quote", column=column + 1)
                 if self.text[column] == "=":
                     self._fail("= at column {column}: write == to compare", column=column + 1)
                 rest = _shown(self.text[column:])

@@ -170,9 +170,7 @@ class TraceColumns:
         made = trace.table(Kind.NODE)
         ends = made.lists("outputs")
         parts.append((made.events[ends.owners], ends.values))
-        first = (
-            ends.values[np.minimum(ends.starts, len(ends.values) - 1)] if len(ends.values) else ends.starts
-        )
+        first = ends.values[np.minimum(ends.starts, len(ends.values) - 1)] if len(ends.values) else ends.starts
         order = np.argsort(made["node"], kind="stable")
         nodes, tensors = made["node"][order], np.where(ends.counts > 0, first, 0)[order]
         for kind in (Kind.RECEIVED, Kind.PRODUCED):
@@ -213,9 +211,7 @@ class TraceColumns:
         sites = self.sites
         pairs = [(number, line) for number in self.trace.sites for line in self._lines_of(number)]
         order = np.argsort(sites, kind="stable").astype(np.int32)
-        starts, ends = (
-            np.searchsorted(sites[order], [n for n, _ in pairs], side=side) for side in ("left", "right")
-        )
+        starts, ends = (np.searchsorted(sites[order], [n for n, _ in pairs], side=side) for side in ("left", "right"))
         counts = ends - starts
         events = order[np.repeat(starts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())]
         return Column(np.repeat(np.array([line for _, line in pairs], np.float32), counts), events)
@@ -265,9 +261,7 @@ class TraceColumns:
 NUMBER, TEXT, FLAG = "number", "text", "flag"
 EVERYWHERE = frozenset(Kind)
 _MAKING = frozenset((Kind.OP, Kind.TENSOR, Kind.MUTATED))
-_GRADIENTS = frozenset(
-    (Kind.RECEIVED, Kind.PRODUCED, Kind.HOOKED, Kind.ACCUMULATED, Kind.RETAINED, Kind.GRAD_ASSIGNED)
-)
+_GRADIENTS = frozenset((Kind.RECEIVED, Kind.PRODUCED, Kind.HOOKED, Kind.ACCUMULATED, Kind.RETAINED, Kind.GRAD_ASSIGNED))
 _AT_NODE = (Kind.NODE, Kind.RECEIVED, Kind.PRODUCED)
 _KEPT = 3  # the most columns kept in memory
 
@@ -359,9 +353,7 @@ TENSORS: dict[str, Tensors] = {
 
 def _text(doc: str, name: str, *kinds: Kind) -> Field:
     """A field that is a text field of events."""
-    return Field(
-        TEXT, doc, lambda c: c.text(name, *kinds), lambda now: (now.text(name, *kinds),), frozenset(kinds)
-    )
+    return Field(TEXT, doc, lambda c: c.text(name, *kinds), lambda now: (now.text(name, *kinds),), frozenset(kinds))
 
 
 def _of_kind(doc: str, kind: Kind) -> Field:
@@ -381,9 +373,7 @@ FIELDS: dict[str, Field] = {
         lambda c: _numbers(np.arange(1, c.count + 1)),
         lambda now: (now.index + 1,),
     ),
-    "pass": Field(
-        NUMBER, "the backward pass, 0 in forward", lambda c: _numbers(c.passes), lambda now: (now.in_pass,)
-    ),
+    "pass": Field(NUMBER, "the backward pass, 0 in forward", lambda c: _numbers(c.passes), lambda now: (now.in_pass,)),
     "version": Field(
         NUMBER, "the version that a write made", TraceColumns.versions, lambda now: now.versions(), _MAKING
     ),
@@ -394,9 +384,7 @@ FIELDS: dict[str, Field] = {
         lambda now: (now.depth,),
     ),
     "op": _text("the op's name", "op", Kind.OP, Kind.KERNEL),
-    "grad_fn": Field(
-        TEXT, "the node's name", lambda c: c.grad_fns, lambda now: (now.grad_fn,), frozenset(_AT_NODE)
-    ),
+    "grad_fn": Field(TEXT, "the node's name", lambda c: c.grad_fns, lambda now: (now.grad_fn,), frozenset(_AT_NODE)),
     "kind": Field(TEXT, "the kind of the event", lambda c: c.kinds, lambda now: (now.kind.name.lower(),)),
     "name": Field(
         TEXT,
@@ -404,18 +392,12 @@ FIELDS: dict[str, Field] = {
         lambda c: c.names(False),
         lambda now: now.names(False),
     ),
-    "parameter": Field(
-        TEXT, "the same, but only of parameters", lambda c: c.names(True), lambda now: now.names(True)
-    ),
+    "parameter": Field(TEXT, "the same, but only of parameters", lambda c: c.names(True), lambda now: now.names(True)),
     "file": Field(TEXT, "the source file's name", TraceColumns.files, lambda now: (now.file,)),
     "scope": Field(TEXT, "the module or custom Function", TraceColumns.scopes, lambda now: (now.scope,)),
     "hook": _text("the hook's name", "hook", Kind.HOOKED),
-    "how": _text(
-        "the maker or writer (ones, SGD)", "how", Kind.TENSOR, Kind.MUTATED, Kind.PASS_BEGAN, Kind.TANGENT
-    ),
-    "shape": Field(
-        TEXT, "the shape of a new tensor, as 8x3", TraceColumns.shapes, lambda now: now.shapes(), _MAKING
-    ),
+    "how": _text("the maker or writer (ones, SGD)", "how", Kind.TENSOR, Kind.MUTATED, Kind.PASS_BEGAN, Kind.TANGENT),
+    "shape": Field(TEXT, "the shape of a new tensor, as 8x3", TraceColumns.shapes, lambda now: now.shapes(), _MAKING),
     "nan": Field(
         FLAG,
         "a value or gradient of the event has a NaN",
@@ -433,9 +415,7 @@ FIELDS: dict[str, Field] = {
     "forward": Field(
         FLAG, "outside of any backward pass", lambda c: Column(c.passes == 0), lambda now: (not now.in_pass,)
     ),
-    "backward": Field(
-        FLAG, "inside a backward pass", lambda c: Column(c.passes > 0), lambda now: (bool(now.in_pass),)
-    ),
+    "backward": Field(FLAG, "inside a backward pass", lambda c: Column(c.passes > 0), lambda now: (bool(now.in_pass),)),
     "error": _of_kind("an exception left a backward pass or ended the script", Kind.ERROR),
 }
 # The fields that can be known only if values were recorded.
@@ -470,9 +450,7 @@ class TraceFields(TraceColumns):
         if name not in self._columns:
             tensors, _, statistic = name.partition(".")
             self._columns[name] = (
-                self.statistic(TENSORS[tensors].rows(self), statistic)
-                if statistic
-                else FIELDS[name].column(self)
+                self.statistic(TENSORS[tensors].rows(self), statistic) if statistic else FIELDS[name].column(self)
             )
             while len(self._columns) > _KEPT:
                 self._columns.popitem(last=False)

@@ -190,11 +190,7 @@ def scaled_parts(query: Query) -> list[ScaledPart]:
     first_of: dict[int, ScaledPart] = {}
     for parameter, part, since, elements in [*_gradients(query, until), *_parts(query, until)]:
         for event in query.tensors.writes(part):
-            if (
-                since < event < until
-                and parameter not in first_of
-                and (scaled := _scaling(query, part, event))
-            ):
+            if since < event < until and parameter not in first_of and (scaled := _scaling(query, part, event)):
                 first_of[parameter] = ScaledPart(parameter, event, *scaled, elements)
     return sorted(first_of.values(), key=lambda one: one.event)
 
@@ -203,9 +199,7 @@ def _gradients(query: Query, until: int) -> Iterator[tuple[int, int, int, tuple[
     """The gradients that lie on several ranks in parts: the parameter, the gradient, the event since which it is the
     `.grad`, and the numbers of elements here and in the whole."""
     for parameter in parameters_by_name(query).values():
-        for event, gradient in zip(
-            *(column.tolist() for column in query.tensors.grads.of(parameter)), strict=True
-        ):
+        for event, gradient in zip(*(column.tolist() for column in query.tensors.grads.of(parameter)), strict=True):
             value = query.trace.snapshot(gradient, event) if gradient and event < until else None
             if value is not None and value.part is not None:
                 yield parameter, gradient, event, value.part

@@ -68,9 +68,7 @@ _OF_LAYERS = """
     poisson_nll_loss prelu relu relu6 rms_norm selu sigmoid silu smooth_l1_loss soft_margin_loss softmax softmin
     softplus softshrink softsign tanh tanhshrink threshold triplet_margin_loss unfold
 """.split()
-_DROPOUTS = (
-    "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout feature_dropout".split()
-)
+_DROPOUTS = "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout feature_dropout".split()
 _OTHER_RANDOM = """
     rrelu gumbel_softmax multi_head_attention_forward scaled_dot_product_attention fractional_max_pool2d
     fractional_max_pool3d fractional_max_pool2d_with_indices fractional_max_pool3d_with_indices
@@ -99,12 +97,7 @@ NAMES: frozenset[str] = frozenset(
         *(f"Tensor.{name}{end}" for name in _BOTH for end in ("", "_")),
         *(f"Tensor.{name}" for name in _METHODS),
         *(f"F.{name}{end}" for name in _OF_LAYERS for end in ("", "_")),
-        *(
-            f"{of}.{name}{end}"
-            for of in ("F", "torch")
-            for name in (*_DROPOUTS, "rrelu")
-            for end in ("", "_")
-        ),
+        *(f"{of}.{name}{end}" for of in ("F", "torch") for name in (*_DROPOUTS, "rrelu") for end in ("", "_")),
         *(f"F.{name}" for name in _OTHER_RANDOM),
         *(f"torch.{name}" for name in _DRAWN),
         "Tensor.bernoulli",

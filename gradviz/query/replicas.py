@@ -48,9 +48,7 @@ def last_average(query: Query, pairs: np.ndarray, parameter: int, until: int) ->
     before = events <= until
     events, gradients = events[before], gradients[before]
     since = int(events[gradients == 0].max(initial=-1))
-    candidates = (
-        np.isin(pairs[:, 0], gradients[events >= since]) & (pairs[:, 1] <= until) & (pairs[:, 1] >= since)
-    )
+    candidates = np.isin(pairs[:, 0], gradients[events >= since]) & (pairs[:, 1] <= until) & (pairs[:, 1] >= since)
     if not candidates.any():
         return None
     gradient, event = pairs[candidates][pairs[candidates][:, 1].argmax()].tolist()
@@ -95,13 +93,10 @@ def _changes(one: Averaged) -> list[int]:
 def _at_own_lines(averages: Sequence[Averaged], changes: Sequence[Sequence[int]]) -> tuple[int, ...]:
     """The first change of each rank at a line that not all ranks have a change at; 0 if a rank has none."""
     sites = [
-        {event: one.query.places.at(event) for event in of_rank}
-        for one, of_rank in zip(averages, changes, strict=True)
+        {event: one.query.places.at(event) for event in of_rank} for one, of_rank in zip(averages, changes, strict=True)
     ]
     on_all = set(sites[0].values()).intersection(*(of_rank.values() for of_rank in sites))
-    return tuple(
-        next((event for event, site in of_rank.items() if site not in on_all), 0) for of_rank in sites
-    )
+    return tuple(next((event for event, site in of_rank.items() if site not in on_all), 0) for of_rank in sites)
 
 
 def whole_of(parts: Sequence[Snapshot | None]) -> Stats | None:
@@ -148,18 +143,14 @@ def settings_apart(
     return list(differing.values())
 
 
-def _of_a_parameter(
-    queries: Sequence[Query], together: Sequence[Stepped], common: Sequence[str]
-) -> dict[str, Apart]:
+def _of_a_parameter(queries: Sequence[Query], together: Sequence[Stepped], common: Sequence[str]) -> dict[str, Apart]:
     """The settings of the first parameter whose settings differ between the ranks at the first step; empty if there is
     none."""
     of_ranks = [settings_by_parameter(query, step) for query, step in zip(queries, together, strict=True)]
     for parameter in (name for name in common if all(name in settings for settings in of_ranks)):
         apart = _apart([known[parameter] for known in of_ranks])
         if apart:
-            return {
-                name: Apart((f"{name} of {parameter}",), values, number=1) for name, values in apart.items()
-            }
+            return {name: Apart((f"{name} of {parameter}",), values, number=1) for name, values in apart.items()}
     return {}
 
 
@@ -470,9 +461,7 @@ class Replicas:
         differences = self.gradients_apart if all(map(len, self.reduced)) else []
         return [one for one in differences if one.name not in self._of_one_rank]
 
-    def _apart_at(
-        self, number: int, together: Sequence[Stepped], found_before: Sequence[str] = ()
-    ) -> list[Difference]:
+    def _apart_at(self, number: int, together: Sequence[Stepped], found_before: Sequence[str] = ()) -> list[Difference]:
         """The parameters of a step whose gradients differ, without the parameters `found_before`."""
         differences = []
         at = [step.index for step in together]
@@ -678,9 +667,7 @@ def _named(query: Query) -> dict[str, int]:
     """The parameters of modules and of optimizers by name."""
     trace = query.trace
     tensors = dict.fromkeys([*trace.parameters, *parameters_by_name(query).values()])
-    return {
-        name: tensor for tensor in tensors if tensor not in trace.buffers and (name := query.names.of(tensor))
-    }
+    return {name: tensor for tensor in tensors if tensor not in trace.buffers and (name := query.names.of(tensor))}
 
 
 def _in_order(query: Query) -> dict[str, int]:

@@ -286,11 +286,7 @@ class Modules(Lookup):
     def _callers(self, leaf: int) -> tuple[int, ...]:
         """The site that made a leaf and the callers of that site, innermost first."""
         made = self.tensors.made(leaf)
-        return (
-            tuple(site.number for site in self.places.callers(made.site))
-            if made is not None and made.site
-            else (0,)
-        )
+        return tuple(site.number for site in self.places.callers(made.site)) if made is not None and made.site else (0,)
 
 
 def _modules_of(name: str) -> Iterator[str]:

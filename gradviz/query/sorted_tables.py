@@ -134,7 +134,5 @@ class Lookup:
 
     def forget(self) -> None:
         """Compute all tables anew: more of the trace has been read."""
-        for name in [
-            name for name in self.__dict__ if isinstance(getattr(type(self), name, None), cached_property)
-        ]:
+        for name in [name for name in self.__dict__ if isinstance(getattr(type(self), name, None), cached_property)]:
             del self.__dict__[name]

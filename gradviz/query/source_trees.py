@@ -108,9 +108,7 @@ def appended_before(query: Query, site: Site | None, name: str) -> ast.Call | No
         node
         for node in _above(query, site)
         if isinstance(node, ast.Call)
-        if isinstance(node.func, ast.Attribute)
-        and ast.unparse(node.func) == f"{name}.append"
-        and len(node.args) == 1
+        if isinstance(node.func, ast.Attribute) and ast.unparse(node.func) == f"{name}.append" and len(node.args) == 1
     ]
     return calls[0] if len(calls) == 1 else None
 
@@ -123,9 +121,7 @@ def _above(query: Query, site: Site | None) -> Iterator[ast.AST]:
         return
     scope: ast.AST = tree
     for node in nodes_of(tree):
-        is_around = isinstance(node, ast.FunctionDef) and node.lineno < site.place.line <= (
-            node.end_lineno or 0
-        )
+        is_around = isinstance(node, ast.FunctionDef) and node.lineno < site.place.line <= (node.end_lineno or 0)
         if is_around:
             scope = node  # the walk begins at the outermost function
     for node in _of_scope(scope):
@@ -149,9 +145,7 @@ def is_bound_before(query: Query, file: str, line: int, name: str) -> bool:
     is_bound = function is not None and name in _required_arguments(function)
     for statement in _run_before((function or tree or ast.Module([], [])).body, line):
         if isinstance(statement, ast.Assign) and name in map(ast.unparse, _targets(statement)):
-            is_bound = not any(
-                isinstance(node, ast.Constant) and node.value is None for node in ast.walk(statement)
-            )
+            is_bound = not any(isinstance(node, ast.Constant) and node.value is None for node in ast.walk(statement))
     return is_bound
 
 

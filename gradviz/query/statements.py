@@ -50,11 +50,7 @@ def _block(lines: list[str], start: int) -> Iterator[int]:
     """The lines, from 0, of the block that a line opens."""
     for number in range(start + 1, len(lines)):
         text = lines[number]
-        if (
-            text.strip()
-            and not text.lstrip().startswith(("#", ")"))
-            and _indent(text) <= _indent(lines[start])
-        ):
+        if text.strip() and not text.lstrip().startswith(("#", ")")) and _indent(text) <= _indent(lines[start]):
             return
         yield number
 
@@ -129,9 +125,7 @@ class StatementsRun:
 
     def _children(self, paths: set[str]) -> set[str]:
         names = self.query.trace.parameters.values()
-        below = [
-            (path, name[len(path) + 1 :]) for path in paths for name in names if name.startswith(f"{path}.")
-        ]
+        below = [(path, name[len(path) + 1 :]) for path in paths for name in names if name.startswith(f"{path}.")]
         return {f"{path}.{name.partition('.')[0]}" for path, name in below if "." in name}
 
     def modules(self, file: str, module: ast.expr, line: int, depth: int = _DEEPEST) -> set[str]:

@@ -353,9 +353,7 @@ class Tensors(Lookup):
         """The events that gave a tensor a value: the event that made it, and those that changed it in place."""
         states = self.trace.states
         has_value = states.forms > 0
-        return Log(
-            states.tensors[has_value], states.events[has_value], np.zeros(int(has_value.sum()), np.int64)
-        )
+        return Log(states.tensors[has_value], states.events[has_value], np.zeros(int(has_value.sum()), np.int64))
 
     def value_events(self, tensor: int) -> np.ndarray:
         """The events that made a tensor or changed it in place, in order."""
@@ -534,9 +532,7 @@ class Memory(Lookup):
         whole = np.where(states.flags & WHOLE > 0, states.bases, 0)
         ever = distinct(states.tensors[whole > 0])
         ever_shared = contained(states.tensors, ever) & (states.forms > 0)
-        bases = Log(
-            states.tensors[ever_shared], states.events[ever_shared], whole[ever_shared]
-        ).without_repeats()
+        bases = Log(states.tensors[ever_shared], states.events[ever_shared], whole[ever_shared]).without_repeats()
         begun = np.append(True, bases.tensors[1:] != bases.tensors[:-1])[: len(bases.tensors)]
         changed = (bases.values > 0) | ~begun
         shares = np.stack(

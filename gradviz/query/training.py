@@ -133,9 +133,7 @@ class Training:
     def inside_steps(self) -> set[int]:
         """The passes that the step of an optimizer ran itself, as LBFGS does with its closure."""
         inside = {
-            site
-            for site in {backward_pass.site for backward_pass in self.trace.passes}
-            if self.is_inside_step(site)
+            site for site in {backward_pass.site for backward_pass in self.trace.passes} if self.is_inside_step(site)
         }
         return {backward_pass.number for backward_pass in self.trace.passes if backward_pass.site in inside}
 
@@ -211,9 +209,7 @@ class Training:
             if mutation.how == COMPILED:
                 return True
             written = (mutation.source,)
-        return any(map(self._gradient_of, self._behind(written))) or has_numbers_of_gradient(
-            self.query, event
-        )
+        return any(map(self._gradient_of, self._behind(written))) or has_numbers_of_gradient(self.query, event)
 
     def _behind(self, tensors: Iterable[int]) -> Iterator[int]:
         """The tensors that tensors were computed from, these first."""

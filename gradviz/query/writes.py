@@ -35,9 +35,7 @@ def writes_by_any_name(query: Query, tensor: int, since: int = 0, until: int | N
     or gave it other memory, in order."""
     end = query.trace.count if until is None else until
     written = (query.tensors.writes(tensor), query.memory.changes(tensor))
-    return sorted(
-        {k for events in written for k in events[bisect_left(events, since) : bisect_left(events, end)]}
-    )
+    return sorted({k for events in written for k in events[bisect_left(events, since) : bisect_left(events, end)]})
 
 
 def grad_changes(query: Query, tensor: int) -> np.ndarray:
@@ -185,9 +183,7 @@ class Writes:
         started = np.array([self.started(leaf) for leaf in self.leaves.tolist()], np.int64)
         late = self.events > started
         events, leaves = self.events[late], self.leaves[late]
-        is_training = [
-            self.author(event, leaf) is not Author.LOAD for event, leaf in zip(events, leaves, strict=True)
-        ]
+        is_training = [self.author(event, leaf) is not Author.LOAD for event, leaf in zip(events, leaves, strict=True)]
         return distinct(leaves[np.array(is_training, bool)])
 
     @cached_property
@@ -258,11 +254,7 @@ class Writes:
 
         def onward(source: int) -> tuple[int, ...]:
             made = self.query.tensors.made(source)
-            return (
-                made.inputs
-                if isinstance(made, OpRan) and (made.rule.elementwise or made.op in COPYING)
-                else ()
-            )
+            return made.inputs if isinstance(made, OpRan) and (made.rule.elementwise or made.op in COPYING) else ()
 
         shape = self.trace.shape
         return any(

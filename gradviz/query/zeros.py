@@ -67,9 +67,7 @@ def behind_zero(query: Query, accumulated: Accumulated) -> Zero | None:
             elif event.node not in seen:
                 seen.add(event.node)
                 received = query.at(event.index).received(event.node)
-                came = (
-                    [gradient for gradient in received.gradients if gradient] if received is not None else []
-                )
+                came = [gradient for gradient in received.gradients if gradient] if received is not None else []
                 if received is None or not all(is_zero(query.at(received.index).value(one)) for one in came):
                     return Zero(node=event.node)
                 waiting.append(event.node)

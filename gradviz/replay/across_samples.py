@@ -125,18 +125,14 @@ def _squares(gradient: np.ndarray | None, axis: int, size: int) -> np.ndarray:
 
 def across_text(words: Words, found: AcrossSamples) -> Group:
     """The samples that depend on others, the strongest first, and the call by which they do."""
-    head = (
-        f"pass {found.plan.number} runs again with {clean(found.runner)}: the part of each sample in the loss"
-    )
+    head = f"pass {found.plan.number} runs again with {clean(found.runner)}: the part of each sample in the loss"
     of = f"with respect to {few_names(words, found.tensors)}, {plural(found.size, 'sample')}"
     pairs, all_pairs = found.pairs, len(found.norms) * (found.size - 1)
     parts: list[RenderableType] = [Text(head, "bold"), Text(of)]
     if len(found.norms) < found.size:
         parts.append(Text(f"the first {len(found.norms)} samples are looked at"))
     if not pairs:
-        return Group(
-            *parts, Text(), Text("no gradient goes from the loss of one sample to the data of another")
-        )
+        return Group(*parts, Text(), Text("no gradient goes from the loss of one sample to the data of another"))
     pairs_table = table("loss of sample", "data of sample", "gradient norm", "for its own data")
     for one, other in pairs[:_SHOWN]:
         norms = number(found.norms[one, other], 4), number(found.norms[one, one], 4)
@@ -155,7 +151,5 @@ def across_json(words: Words, found: AcrossSamples) -> dict[str, Any]:
         "of": [words.called(tensor) for tensor in found.tensors],
         "norms": json_number(found.norms.tolist()),
         "pairs": [list(pair) for pair in found.pairs],
-        "by": None
-        if found.first is None
-        else {"function": found.first.function, "event": found.first.event + 1},
+        "by": None if found.first is None else {"function": found.first.function, "event": found.first.event + 1},
     }

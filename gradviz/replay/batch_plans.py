@@ -45,10 +45,7 @@ def batch_of(plan: Plan) -> tuple[int, int]:
 def axes_of(plan: Plan, size: int) -> dict[int, int]:
     """The dimension of each input that has the samples. The statistics of batch norm have none."""
     statistics = {
-        tensor
-        for call in plan.calls
-        if call.op in ("batch_norm", "instance_norm")
-        for tensor in call.inputs[1:3]
+        tensor for call in plan.calls if call.op in ("batch_norm", "instance_norm") for tensor in call.inputs[1:3]
     }
     axes: dict[int, int] = {}
     for step in plan.inputs:
@@ -83,9 +80,7 @@ def joined_data(pieces: Sequence[np.ndarray], axis: int) -> np.ndarray:
     try:
         return np.concatenate(pieces, axis)
     except ValueError:
-        raise ReplayError(
-            "the data of the passes have other shapes: they cannot be joined to one batch"
-        ) from None
+        raise ReplayError("the data of the passes have other shapes: they cannot be joined to one batch") from None
 
 
 def counts_samples(array: np.ndarray) -> bool:
@@ -181,9 +176,7 @@ def given(event: int, tensor: int, array: np.ndarray, dtype: str, device: str, h
 def _mask(runner: Runner, plan: Plan, call: Call, shape: tuple[int, ...], device: str) -> Input:
     """What a dropout multiplied its argument by, which is its derivative. Raises ReplayError for one that does more."""
     if "alpha" in call.function or len(call.inputs) != 1:
-        raise ReplayError(
-            f"{call.function} changes what it does not drop: its batch cannot be split or joined"
-        )
+        raise ReplayError(f"{call.function} changes what it does not drop: its batch cannot be split or joined")
     ones = np.ones(shape, np.float32)
     entered = given(0, call.inputs[0], ones, call.dtype, device, LEAF)
     alone = replace(plan, steps=(entered, call), roots=call.outputs, starts=(ones,))

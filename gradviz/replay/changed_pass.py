@@ -121,9 +121,7 @@ def _changed(array: np.ndarray, index: str | None, text: str, name: str) -> np.n
         place = () if index is None else tuple(map(_part, index.split(",")))
         changed[place] = _number(text, array.dtype)
     except (ValueError, OverflowError, KeyError):
-        raise ReplayError(
-            f"{_shown(text)} is no number that {_shown(name)} can have ({array.dtype.name})"
-        ) from None
+        raise ReplayError(f"{_shown(text)} is no number that {_shown(name)} can have ({array.dtype.name})") from None
     except IndexError:
         raise ReplayError(f"{_shown(name)} is outside of its shape {tuple(array.shape)}") from None
     return changed
@@ -275,9 +273,7 @@ def what_if(
         edits = replace(edits, sample=sample, loss=loss_of(query, plan))
         if (mixed := mixing(plan)) is not None:
             by = f"{mixed.function}{words.at_line(mixed.site)}"
-            raise ReplayError(
-                f"samples depend on one another, by {by}: none can be left out of the loss alone"
-            )
+            raise ReplayError(f"samples depend on one another, by {by}: none can be left out of the loss alone")
     before = runner.run(plan, Edits())
     is_edited = edits != Edits()
     after = runner.run(plan, edits) if is_edited else before
@@ -326,10 +322,7 @@ def _last_of(words: Words, sets: Sequence[str]) -> int | None:
 
 
 def _changes(words: Words, plan: Plan, before: Outcome, after: Outcome) -> list[Changed]:
-    roots = [
-        Changed(root, words.called(root), False, before.roots[root], after.roots[root])
-        for root in before.roots
-    ]
+    roots = [Changed(root, words.called(root), False, before.roots[root], after.roots[root]) for root in before.roots]
     names = {leaf: words.called(leaf) for leaf in plan.leaves}
     count = Counter(names.values())
     return roots + [
@@ -384,15 +377,12 @@ def mark_changes(words: Words, runner: Runner, graph: Graph, edits: Sequence[str
     nodes = graph_of(query, plan)
     before, after = (runner.run(plan, one, nodes) for one in (Edits(), changed))
     if not is_exact(query, plan, before):
-        raise ReplayError(
-            f"pass {plan.number} does not give what was recorded: what it would give is not drawn"
-        )
+        raise ReplayError(f"pass {plan.number} does not give what was recorded: what it would give is not drawn")
     for node in graph.nodes.values():
         if node.kind in (LEAF_NODE, TENSOR):
             _mark_node(plan, node, before, after, changed)
     was, now = (
-        {number: array for number, _, array in gradients_of(query, plan, outcome)}
-        for outcome in (before, after)
+        {number: array for number, _, array in gradients_of(query, plan, outcome)} for outcome in (before, after)
     )
     for edge in graph.edges:
         if edge.kind != GRAD or edge.value is None or edge.gradient not in now:

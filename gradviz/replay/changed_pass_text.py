@@ -90,9 +90,7 @@ def check_text(words: Words, check: Check) -> str:
     compared = []
     if check.roots:
         is_equal = check.equal_roots == check.roots
-        compared.append(
-            "the recorded loss to the last bit" if is_equal else "another loss than the recorded one"
-        )
+        compared.append("the recorded loss to the last bit" if is_equal else "another loss than the recorded one")
     if check.gradients:
         by_statistics = check.equal_gradients - check.to_the_bit
         how = f", {by_statistics} of them by their statistics" if by_statistics else ""
@@ -133,9 +131,7 @@ def table(*titles: str) -> Table:
 
 def _size(change: Changed) -> str:
     if change.before is None or change.after is None:
-        return (
-            "" if change.before is change.after else "there is one now" if change.before is None else "gone"
-        )
+        return "" if change.before is change.after else "there is one now" if change.before is None else "gone"
     if change.before.shape != change.after.shape:
         return "another shape"
     if same_bits(change.before, change.after):
@@ -144,11 +140,7 @@ def _size(change: Changed) -> str:
 
 
 def _first(words: Words, found: WhatIf) -> str:
-    text = (
-        []
-        if found.sample is None
-        else [f"index {found.sample} of the first dimension is left out of the loss"]
-    )
+    text = [] if found.sample is None else [f"index {found.sample} of the first dimension is left out of the loss"]
     if found.dtype:
         text.append(f"floating-point numbers are computed in {found.dtype}")
     elif found.first is None:
@@ -180,9 +172,7 @@ def what_if_json(words: Words, found: WhatIf) -> dict[str, Any]:
             ],
         },
         "changes": [_change_json(change, found.is_edited) for change in found.changes],
-        "first": None
-        if found.first is None
-        else {"function": found.first.function, "event": found.first.event + 1},
+        "first": None if found.first is None else {"function": found.first.function, "event": found.first.event + 1},
         "redefined": list(found.redefined),
         "sample": found.sample,
         "held": [name for _, name in found.held],
@@ -217,9 +207,7 @@ _SHOWN = 10
 def samples_text(words: Words, found: Samples) -> Group:
     """The worst samples of a batch."""
     count = plural(found.count, "part")
-    head = (
-        f"pass {found.plan.number}: the loss is a sum of {count}, one for each index of the first dimension"
-    )
+    head = f"pass {found.plan.number}: the loss is a sum of {count}, one for each index of the first dimension"
     terms = table("index", "part of the loss", "norm of its gradients", "most of it in")
     for term in found.terms[:_SHOWN]:
         norm = number(term.norm, 4) if term.norms else "not computed"
@@ -232,9 +220,7 @@ def samples_text(words: Words, found: Samples) -> Group:
     if found.mixing is not None:
         where = words.at_line(found.mixing.site)
         parts.append(
-            Text(
-                f"samples depend on one another, by {clean(found.mixing.function)}{where}: a part is that of a term"
-            )
+            Text(f"samples depend on one another, by {clean(found.mixing.function)}{where}: a part is that of a term")
         )
     return Group(*parts)
 
@@ -273,18 +259,14 @@ def scaled_step_text(words: Words, found: ScaledStep) -> Group:
     rates = listed([number(rate, 4) for rate in found.rates])
     scaled = listed([number(rate * found.factor, 4) for rate in found.rates])
     where = words.at_line(found.stepped.site)
-    text = (
-        f"{clean(found.stepped.type)} steps with lr {rates}{where}; beside it the same step with lr {scaled}"
-    )
+    text = f"{clean(found.stepped.type)} steps with lr {rates}{where}; beside it the same step with lr {scaled}"
     losses = table("", "before the step", "after it", f"with lr {scaled}")
     for root, *values in found.losses:
         losses.add_row(Text(clean(words.called(root))), *(number(_one(value)) for value in values))
     steps = table("change of", "rms", f"with lr {scaled}")
     for step in found.steps:
         steps.add_row(Text(clean(words.called(step.leaf))), *(number(size, 4) for size in _sizes(step)))
-    return Group(
-        Text(head, "bold"), Text(check_text(words, found.check)), Text(text), Text(), losses, Text(), steps
-    )
+    return Group(Text(head, "bold"), Text(check_text(words, found.check)), Text(text), Text(), losses, Text(), steps)
 
 
 def _one(value: np.ndarray) -> float:
@@ -334,15 +316,11 @@ def micro_batches_text(words: Words, found: MicroBatches) -> Group:
     """The gradients of one batch and of its micro-batches, and what makes them differ."""
     total, sizes = sum(found.sizes), _sizes_text(found.sizes)
     if found.is_split:
-        head = (
-            f"pass {found.passes[0]} runs again with {clean(found.runner)}: its batch of {total} as {sizes}"
-        )
+        head = f"pass {found.passes[0]} runs again with {clean(found.runner)}: its batch of {total} as {sizes}"
         column = f"mean of {len(found.sizes)}"
     else:
         first, last = found.passes[0], found.passes[-1]
-        head = (
-            f"passes {first} to {last} run again with {clean(found.runner)}: {sizes} as one batch of {total}"
-        )
+        head = f"passes {first} to {last} run again with {clean(found.runner)}: {sizes} as one batch of {total}"
         column = "accumulated"
     names = few_names(words, found.tensors)
     gradients = table("gradient of", "rms for one batch", column, "ratio", "largest difference")
@@ -352,9 +330,7 @@ def micro_batches_text(words: Words, found: MicroBatches) -> Group:
         gradients.add_row(Text(clean(words.called(one.leaf))), *rms, ratio, number(one.largest, 3))
     said = [Text(line) for line in _relation(words, found)]
     parted = Text(f"{'split' if found.is_split else 'joined'}: {names}")
-    return Group(
-        Text(head, "bold"), Text(check_text(words, found.check)), parted, Text(), gradients, Text(), *said
-    )
+    return Group(Text(head, "bold"), Text(check_text(words, found.check)), parted, Text(), gradients, Text(), *said)
 
 
 def _sizes_text(sizes: Sequence[int]) -> str:

@@ -74,15 +74,12 @@ def with_cure(query: Query, runner: Runner, event: int, leaves: tuple[int, ...] 
         after = runner.run(cure.plan, cure.edits)
     except ReplayError:
         return None
-    if cure.kind != CLAMP and not all(
-        same_bits(before.roots[root], after.roots[root]) for root in before.roots
-    ):
+    if cure.kind != CLAMP and not all(same_bits(before.roots[root], after.roots[root]) for root in before.roots):
         return None
     gained = tuple(
         Gained(leaf, before.gradients.get(leaf), gradient)
         for leaf in cure.plan.leaves
-        if (not leaves or leaf in leaves)
-        and (gradient := _gained(before, after, leaf, cure.kind)) is not None
+        if (not leaves or leaf in leaves) and (gradient := _gained(before, after, leaf, cure.kind)) is not None
     )
     if not gained:
         return None
@@ -112,13 +109,9 @@ def _cure_of(query: Query, number: int, op: OpRan | TensorMade) -> _Cure | None:
         return None
     if call.function in DETACHING or call.op in CLAMPING:
         line = query.places.line(call.site)
-        alike = [
-            other for other in plan.calls if other.op == call.op and query.places.line(other.site) == line
-        ]
+        alike = [other for other in plan.calls if other.op == call.op and query.places.line(other.site) == line]
         kind = DETACH if call.function in DETACHING else CLAMP
-        return _Cure(
-            kind, _typed(call), line[1], plan, Edits(without=frozenset(other.event for other in alike))
-        )
+        return _Cure(kind, _typed(call), line[1], plan, Edits(without=frozenset(other.event for other in alike)))
     return _with_tensor(query, number, call, op.index)
 
 

@@ -102,9 +102,7 @@ def split(words: Words, runner: Runner, number: int | None, count: int) -> Micro
         pieces = {tensor: split_data(data[tensor], axis, ends, size) for tensor, axis in axes.items()}
         each = [{tensor: of[at] for tensor, of in pieces.items()} for at in range(count)]
         parts = [resized(plan, arrays, size, part) for arrays, part in zip(each, sizes, strict=True)]
-        return _compared(
-            words, runner, plan, parts, sizes, axes, [1 / count] * count, [recorded], is_split=True
-        )
+        return _compared(words, runner, plan, parts, sizes, axes, [1 / count] * count, [recorded], is_split=True)
 
     return _first_that_runs(axes_of(plan, size), data, key, compared)
 
@@ -116,9 +114,7 @@ def joined(words: Words, runner: Runner, number: int | None) -> MicroBatches:
     chosen = plan_of(query, number, rebuilds=True)
     group, usual = _between_steps(query, chosen)
     if len(group) < 2:
-        raise ReplayError(
-            f"pass {chosen.number} is alone between two changes of its leaves: there is nothing to join"
-        )
+        raise ReplayError(f"pass {chosen.number} is alone between two changes of its leaves: there is nothing to join")
     recorded = [plan_of(query, one, rebuilds=True) for one in group]
     plans = [prepared(query, runner, plan) for plan in recorded]
     unscaled, shares = map(list, zip(*map(_unscaled, plans), strict=True))
@@ -144,9 +140,7 @@ def joined(words: Words, runner: Runner, number: int | None) -> MicroBatches:
             if any(not np.array_equal(pieces[tensor][0], piece) for piece in pieces[tensor]):
                 name = clean(words.called(tensor))
                 raise ReplayError(f"{name} is other data in each of {_passes(group)}, and no batch")
-        whole = resized(
-            plans[0], {one: joined_data(pieces[one], axis) for one, axis in axes.items()}, size, sum(sizes)
-        )
+        whole = resized(plans[0], {one: joined_data(pieces[one], axis) for one, axis in axes.items()}, size, sum(sizes))
         return _compared(words, runner, whole, plans, sizes, axes, shares, recorded, is_split=False)
 
     axes = {tensor: axis for tensor, axis in axes_of(plans[0], size).items() if tensor in pieces}
@@ -163,19 +157,13 @@ def _first_that_runs(
     over it and numbers of its steps. The data `key` has the samples."""
     alike: dict[bytes, set[int]] = {}
     for one in axes:
-        if (
-            one > 0
-            and one != key
-            and (data[one].shape.count(len(data[key])) > 1 or counts_samples(data[one]))
-        ):
+        if one > 0 and one != key and (data[one].shape.count(len(data[key])) > 1 or counts_samples(data[one])):
             alike.setdefault(data[one].tobytes(), set()).add(one)
     unsure, refusals = [*alike.values()][:_MOST_UNSURE], []
     for count in range(len(unsure) + 1):
         for left_out in combinations(unsure, count):
             try:
-                return compared(
-                    {one: axis for one, axis in axes.items() if not any(one in each for each in left_out)}
-                )
+                return compared({one: axis for one, axis in axes.items() if not any(one in each for each in left_out)})
             except ReplayError as error:
                 refusals.append(error)
     raise refusals[0]
@@ -244,18 +232,14 @@ def _gradient(outcome: Outcome, leaf: int, like: np.ndarray | None) -> np.ndarra
     return _wide(np.zeros_like(like) if found is None else found)
 
 
-def _add_up(
-    gradients: Mapping[int, np.ndarray], batch: Mapping[int, np.ndarray], weights: Sequence[float]
-) -> bool:
+def _add_up(gradients: Mapping[int, np.ndarray], batch: Mapping[int, np.ndarray], weights: Sequence[float]) -> bool:
     """Whether the weighted gradients of the micro-batches add up to those of the batch, but for rounding."""
     return all(_near(np.tensordot(weights, each, 1), batch[leaf]) for leaf, each in gradients.items())
 
 
 def _near(one: np.ndarray, other: np.ndarray) -> bool:
     largest = float(np.abs(other).max()) if other.size else 0.0
-    return one.shape == other.shape and bool(
-        np.allclose(one, other, rtol=_NEAR, atol=_NEAR * largest, equal_nan=True)
-    )
+    return one.shape == other.shape and bool(np.allclose(one, other, rtol=_NEAR, atol=_NEAR * largest, equal_nan=True))
 
 
 def _factor(leaves: Sequence[LeafGradients]) -> float:
@@ -294,9 +278,7 @@ def _differences(
     return None, [], None
 
 
-def _is_of_parts(
-    made: np.ndarray, pieces: Sequence[np.ndarray], counts: Sequence[float], samples: int
-) -> bool:
+def _is_of_parts(made: np.ndarray, pieces: Sequence[np.ndarray], counts: Sequence[float], samples: int) -> bool:
     """Whether a result for the batch follows from those for the micro-batches: as all of them side by side, or as
     their mean, their sum, or their mean weighted by counts."""
     if all(piece.shape == made.shape for piece in pieces):
@@ -322,9 +304,7 @@ def _rows_before(shape: tuple[int, ...], samples: int) -> Iterator[int]:
         before *= dimension
 
 
-def _counts(
-    call: Call, calls: Sequence[Call], outcomes: Sequence[Outcome], parts: Sequence[Plan]
-) -> list[float]:
+def _counts(call: Call, calls: Sequence[Call], outcomes: Sequence[Outcome], parts: Sequence[Plan]) -> list[float]:
     """The number of elements over which a call takes a mean in each micro-batch: the targets that a loss does not
     ignore, or the elements of its first argument, or the divisor; empty if it takes none."""
     positional, named = call.arguments
@@ -375,9 +355,7 @@ def _unscaled(plan: Plan) -> tuple[Plan, float]:
     """A plan without the number that its loss is multiplied by at the end, and this number; 1 where there is none."""
     last = next((call for call in reversed(plan.calls) if plan.roots[0] in call.outputs), None)
     tensor = 0 if last is None else scaled_by(plan, last)
-    numbers = (
-        [part for part in last.arguments[0] if isinstance(part, (int, float))] if last and tensor else []
-    )
+    numbers = [part for part in last.arguments[0] if isinstance(part, (int, float))] if last and tensor else []
     if last is None or len(numbers) != 1 or not numbers[0]:
         return plan, 1.0
     factor = 1 / numbers[0] if last.op in _DIVIDING else float(numbers[0])
@@ -401,6 +379,4 @@ def _pairs(one: Plan, other: Plan) -> Iterator[tuple[int, int]]:
         yield from zip(call.inputs, with_it.inputs, strict=True)
         yield from zip(call.outputs, with_it.outputs, strict=True)
     if not same:
-        raise ReplayError(
-            f"{_passes((one.number, other.number))} make other calls: they are no parts of one batch"
-        )
+        raise ReplayError(f"{_passes((one.number, other.number))} make other calls: they are no parts of one batch")

@@ -46,11 +46,7 @@ def called(op: OpRan, inputs: Sequence[int]) -> tuple[str, Any] | None:
         positional = positional[:1]
     is_method = op.inputs[0] and op.op != "where"  # the method begins with the second operand
     owners = ("Tensor", "torch", "F") if is_method else ("torch", "F")
-    names = (
-        f"{owner}.{name}"
-        for name in (op.op, f"__{_METHODS.get(op.op, op.op.strip('_'))}__")
-        for owner in owners
-    )
+    names = (f"{owner}.{name}" for name in (op.op, f"__{_METHODS.get(op.op, op.op.strip('_'))}__") for owner in owners)
     function = next((name for name in names if name in NAMES), None)
     if function is None or is_random(function):
         return None

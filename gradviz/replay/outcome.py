@@ -258,9 +258,7 @@ def _received(query: Query, node: int, outcome: Outcome) -> tuple[np.ndarray | N
     return () if flowed is None else flowed.received
 
 
-def recorded_gradients(
-    query: Query, began: PassBegan, leaves: Collection[int]
-) -> list[tuple[int, int, Snapshot]]:
+def recorded_gradients(query: Query, began: PassBegan, leaves: Collection[int]) -> list[tuple[int, int, Snapshot]]:
     """The gradients that leaves received in the pass, as far as their values were kept: leaf, event and value."""
     trace = query.trace
     accumulated, kept = trace.table(Kind.ACCUMULATED), trace.table(Kind.KEPT)
@@ -275,9 +273,7 @@ def recorded_gradients(
     if not states:  # small gradients are kept where they arrive
         states = [*zip(tensors, accumulated.events[in_pass].tolist(), gradients, strict=True)]
     values = [(leaf, event, query.memory.value(one, event)) for leaf, event, one in states if leaf in leaves]
-    return [
-        (leaf, event, value) for leaf, event, value in values if value is not None and value.stats is not None
-    ]
+    return [(leaf, event, value) for leaf, event, value in values if value is not None and value.stats is not None]
 
 
 def has_hooks(query: Query, number: int) -> bool:

@@ -68,9 +68,7 @@ def _thin(connection: sqlite3.Connection, path: Path, number: int, needed: np.nd
     for table in ("skipped", "contents", "site_ops"):
         cursor.execute(f"DELETE FROM {table}")
     # As a reader shows them: they had not ended yet.
-    cursor.execute(
-        "UPDATE passes SET last = NULL, nodes = NULL, digest = NULL WHERE last >= ?", (copy.count,)
-    )
+    cursor.execute("UPDATE passes SET last = NULL, nodes = NULL, digest = NULL WHERE last >= ?", (copy.count,))
     drop_unused(cursor, copy, kept, "strings", "text")
     drop_unused(cursor, copy, kept, "rules", "rule")
     thin(cursor, copy, kept, whole)
@@ -173,9 +171,7 @@ class _Writing:
     def text(self, name: str) -> str:
         """The program."""
         script = clean(self.query.trace.meta.get("script", "")).replace('"', "'").replace("\\", "/")
-        head = _HEAD.format(
-            number=self.plan.number, script=script or "a run", name=clean(name).replace('"', "'")
-        )
+        head = _HEAD.format(number=self.plan.number, script=script or "a run", name=clean(name).replace('"', "'"))
         lines = [head, *self._steps(), "", *self._backward()]
         return "\n".join(lines) + "\n"
 
@@ -247,9 +243,7 @@ class _Writing:
 
     def _backward(self) -> Iterator[str]:
         roots = [self._name(tensor) for tensor in self.plan.roots]
-        if len(roots) == 1 and all(
-            start is None or (start.ndim == 0 and start == 1) for start in self.plan.starts
-        ):
+        if len(roots) == 1 and all(start is None or (start.ndim == 0 and start == 1) for start in self.plan.starts):
             yield f"{roots[0]}.backward()"
         else:
             yield self._backward_from(roots)
@@ -328,9 +322,7 @@ class _Writing:
         if known is not None:
             return known
         called = re.sub(r"\W+", "_", self.query.names.of(tensor) or "", flags=re.ASCII).strip("_")[:_LONGEST]
-        is_name = (
-            called.isidentifier() and not keyword.iskeyword(called) and not _OF_A_NUMBER.fullmatch(called)
-        )
+        is_name = called.isidentifier() and not keyword.iskeyword(called) and not _OF_A_NUMBER.fullmatch(called)
         name = called if is_name and called not in self.taken else f"t{tensor}"
         self.taken.add(name)
         self.names[tensor] = name

@@ -146,9 +146,7 @@ def plan_of(
         raise ReplayError("a redacted trace has no elements: no pass of it can run again")
     script = file_name(trace.meta.get("script", ""))
     program = f" {as_argument(clean(script))}" if script.endswith(".py") else ""
-    remedy = (
-        "" if trace.meta.get("values") == INPUTS else f"record it with gradviz trace --values inputs{program}"
-    )
+    remedy = "" if trace.meta.get("values") == INPUTS else f"record it with gradviz trace --values inputs{program}"
     if remedy and not rebuilds:
         raise ReplayError(f"this trace has no calls that can be made again: {remedy}")
     if number is None:
@@ -280,9 +278,7 @@ def _tree(call: CallMade) -> Any:
         tree = nested(call.arguments)
     except ValueError as error:
         raise ReplayError(f"the arguments of {call.function} are damaged: {error}") from error
-    if not (
-        isinstance(tree, list) and len(tree) == 2 and isinstance(tree[0], list) and isinstance(tree[1], dict)
-    ):
+    if not (isinstance(tree, list) and len(tree) == 2 and isinstance(tree[0], list) and isinstance(tree[1], dict)):
         raise ReplayError(f"the arguments of {call.function} are damaged")
     return tree
 

@@ -75,16 +75,12 @@ def loss_of(query: Query, plan: Plan) -> Call:
     """The call that makes the loss of a pass, a mean or a sum over a batch, before it is scaled. Raises ReplayError
     for another kind of loss."""
     if len(plan.roots) != 1:
-        raise ReplayError(
-            f"pass {plan.number} begins at {len(plan.roots)} tensors: its samples cannot be told apart"
-        )
+        raise ReplayError(f"pass {plan.number} begins at {len(plan.roots)} tensors: its samples cannot be told apart")
     calls = [*_from_root(plan)]
     last = calls[-1] if calls else None
     if last is None or not _is_reduction(query, last):
         made = "nothing that can run again" if last is None else last.function
-        raise ReplayError(
-            f"the loss of pass {plan.number} is made by {made}: it is no mean or sum over a batch"
-        )
+        raise ReplayError(f"the loss of pass {plan.number} is made by {made}: it is no mean or sum over a batch")
     return last
 
 
@@ -122,9 +118,7 @@ def scaled_by(plan: Plan, call: Call) -> int:
     is_alone = len(scaled) == 1 and tensor_count == len(call.inputs) and not named and not call.written
     if call.op not in _SCALING or not is_alone:
         return 0
-    is_divisor = call.op not in ("mul", "multiply") and (
-        call.inputs[0] != scaled[0] or ".__r" in call.function
-    )
+    is_divisor = call.op not in ("mul", "multiply") and (call.inputs[0] != scaled[0] or ".__r" in call.function)
     return 0 if is_divisor else scaled[0]
 
 

@@ -97,9 +97,7 @@ class PathsAlone:
     def _graph(self, call: Call, before: int) -> Graph:
         """The nodes that a call made: those that lead from its results to the nodes that its inputs had before it."""
         nodes = self.query.nodes
-        entries = {
-            nodes.grad_fn(tensor, before if tensor in call.written else call.event) for tensor in call.inputs
-        }
+        entries = {nodes.grad_fn(tensor, before if tensor in call.written else call.event) for tensor in call.inputs}
         roots = tuple(nodes.grad_fn(tensor, call.event) for tensor in (*call.outputs, *call.written))
 
         def onward(node: int) -> list[int]:
@@ -147,9 +145,7 @@ class PathsAlone:
         return dict(reversed([*pairs]))
 
 
-def _by_elements(
-    reason: str, gave: np.ndarray, received: np.ndarray, upstream: np.ndarray | None
-) -> np.ndarray:
+def _by_elements(reason: str, gave: np.ndarray, received: np.ndarray, upstream: np.ndarray | None) -> np.ndarray:
     """The gradient that an elementwise node sends. The derivative of each element is known where its gradient was not
     zero. Raises ReplayError with a reason otherwise."""
     if upstream is None or not gave.shape == received.shape == upstream.shape:

@@ -77,9 +77,7 @@ def _attributes(code: CodeType) -> list[str]:
 
 def _loops(code: CodeType, parts: Collection[str]) -> bool:
     """Whether code may jump back, other than in a loop over one of these attributes."""
-    steps = [
-        step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "PRECALL", "NOT_TAKEN")
-    ]
+    steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "PRECALL", "NOT_TAKEN")]
     loops = [at for at, step in enumerate(steps) if step.opname == "FOR_ITER"]
     over = {steps[at].offset for at in loops if _is_over(steps[max(at - 3, 0) : at], parts)}
     back = {step.argval for step in steps if "JUMP_BACKWARD" in step.opname}
@@ -107,9 +105,7 @@ _OWN_NODES = {
 _NEVER_CALLED = {"MultiheadAttention": {"out_proj"}}  # modules that only hold parameters for another one
 _VIEWS = {
     f"{name}Backward0"
-    for name in (
-        "T Transpose Permute View UnsafeView ReshapeAlias Unsqueeze Expand Slice Select ToCopy".split()
-    )
+    for name in ("T Transpose Permute View UnsafeView ReshapeAlias Unsqueeze Expand Slice Select ToCopy".split())
 }
 
 
@@ -180,9 +176,7 @@ class Scopes:
             call = self.waiting.popleft()
             number = next_scope_number()
             module = call.module
-            self.listener.scope_entered(
-                None, number, "module", call.path, type(module).__name__, module.training
-            )
+            self.listener.scope_entered(None, number, "module", call.path, type(module).__name__, module.training)
             self.open.append((call, number))
 
     def end(self, step: int) -> None:
@@ -318,9 +312,7 @@ def _is_whole(module: Any, items: Sequence[_Item]) -> bool:
     """Whether a call of the module would use exactly these parts, apart from parts that take no gradient."""
     used = {item.part for item in items}
     trained = {
-        name
-        for name, part in _children(module)
-        if any(parameter.requires_grad for parameter in part.parameters())
+        name for name, part in _children(module) if any(parameter.requires_grad for parameter in part.parameters())
     }
     trained |= {name for name, parameter in _own_parameters(module) if parameter.requires_grad}
     if is_of_library(module):
@@ -375,9 +367,7 @@ def _children(module: Any) -> list[tuple[str, Any]]:
 def _own_parameters(module: Any) -> list[tuple[str, Any]]:
     """The parameters that a module takes itself, by their paths in it: its own, and those of inner modules that it
     does not call."""
-    parameters = [
-        (name, parameter) for name, parameter in module._parameters.items() if parameter is not None
-    ]
+    parameters = [(name, parameter) for name, parameter in module._parameters.items() if parameter is not None]
     functional = _NEVER_CALLED.get(type(module).__name__, ())
     for name, part in module._modules.items():
         if part is not None and (name in functional or not _is_called(part)):

@@ -141,9 +141,7 @@ def _unraisable(error: BaseException, thing: object) -> None:
     _to_stderr("".join([*lines[:-1], f"{type(error).__name__}: {error}\n"]))
 
 
-_IGNORED = (
-    "Exception ignored on threading shutdown " if sys.version_info >= (3, 13) else "Exception ignored in: "
-)
+_IGNORED = "Exception ignored on threading shutdown " if sys.version_info >= (3, 13) else "Exception ignored in: "
 
 
 def leave(error_kind: type[BaseException] | None, status: int) -> NoReturn:

@@ -74,9 +74,7 @@ class EngineFunctions:
 
 def compare() -> Callable[[], None]:
     """Compare the Functions that run from now on. Returns the function that ends the comparison."""
-    functions = Functions(
-        EngineFunctions(), lambda: None if state.listener is None else state.listener.compared
-    )
+    functions = Functions(EngineFunctions(), lambda: None if state.listener is None else state.listener.compared)
 
     @functools.wraps(_apply)
     def run(cls: Any, *args: Any) -> Any:
@@ -97,11 +95,7 @@ def compare() -> Callable[[], None]:
 
 def _follow(functions: Functions, call: Call, result: Any) -> None:
     """Make the node of a call report when its backward has run."""
-    nodes = (
-        node_of(one)
-        for one in (result if isinstance(result, tuple) else (result,))
-        if isinstance(one, Tensor)
-    )
+    nodes = (node_of(one) for one in (result if isinstance(result, tuple) else (result,)) if isinstance(one, Tensor))
     node: Any = next((node for node in nodes if isinstance(node, FunctionNode)), None)
     if node is None:
         return
@@ -111,9 +105,7 @@ def _follow(functions: Functions, call: Call, result: Any) -> None:
         node: Any = known()
         produced = type(node).vjp_recorded(node, gradients)
         running = state.modes.running
-        functions.ran_backward(
-            call, node.number, 0 if running is None else running.number, gradients, produced
-        )
+        functions.ran_backward(call, node.number, 0 if running is None else running.number, gradients, produced)
         return produced
 
     node.vjp_recorded = watched

@@ -135,10 +135,7 @@ class Call:
         with _undone(self.engine, self.random):
             results = self.engine.apply(self.function, arguments)
             listed = results if isinstance(results, tuple) else (results,)
-            return [
-                self.engine.array(one) if isinstance(one, self.engine.tensor) else np.empty(0)
-                for one in listed
-            ]
+            return [self.engine.array(one) if isinstance(one, self.engine.tensor) else np.empty(0) for one in listed]
 
 
 class Functions:
@@ -221,8 +218,7 @@ def _compared(
 
     def forward(arrays: Sequence[Any]) -> list[np.ndarray]:
         return [
-            out if weight.any() else weight
-            for out, weight in zip(call.again(arrays, in_double), weights, strict=True)
+            out if weight.any() else weight for out, weight in zip(call.again(arrays, in_double), weights, strict=True)
         ]
 
     inputs: Any = [x.astype(np.float64) if x is not None and x.dtype.kind == "f" else x for x in call.inputs]
@@ -280,9 +276,7 @@ def _summed(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     if gradient.shape == shape:
         return gradient
     more = gradient.ndim - len(shape)
-    axes = [*range(more)] + [
-        more + axis for axis, n in enumerate(shape) if n == 1 and gradient.shape[more + axis] != 1
-    ]
+    axes = [*range(more)] + [more + axis for axis, n in enumerate(shape) if n == 1 and gradient.shape[more + axis] != 1]
     return gradient.sum(axis=tuple(axes), keepdims=True).reshape(shape)
 
 

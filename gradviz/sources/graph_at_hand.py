@@ -136,11 +136,7 @@ class _Live:
         for node in nodes:
             targets = [edge_node(edge) for edge in node.edges]
             leaves = [target.variable for target in targets if isinstance(target, AccumulateGrad)]
-            saved = [
-                tensor
-                for tensor, _ in node.saved()
-                if isinstance(tensor, Tensor) and not tensor.requires_grad
-            ]
+            saved = [tensor for tensor, _ in node.saved() if isinstance(tensor, Tensor) and not tensor.requires_grad]
             taken = [*leaves, *(_base_of(tensor) for tensor in saved)]
             steps.append(
                 Step(

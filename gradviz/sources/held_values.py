@@ -65,9 +65,7 @@ class _Here:
 
     __slots__ = ("group", "is_kept", "reference", "segment", "version")
 
-    def __init__(
-        self, reference: Callable[[], Any], version: int, is_kept: bool, segment: int, group: int
-    ) -> None:
+    def __init__(self, reference: Callable[[], Any], version: int, is_kept: bool, segment: int, group: int) -> None:
         self.reference, self.version, self.is_kept = reference, version, is_kept
         self.segment, self.group = segment, group
 
@@ -80,9 +78,7 @@ class HeldValues:
         self.recorder, self.tensors = recorder, tensors
         self.here: dict[int, _Here] = {}
         self.segment = 0
-        self.without_grad: dict[
-            int, int
-        ] = {}  # the results of recorded calls without grad mode: number and version
+        self.without_grad: dict[int, int] = {}  # the results of recorded calls without grad mode: number and version
         self.calls_without_grad = 0
         self.segment_without_grad: int | None = None
 
@@ -132,8 +128,7 @@ class HeldValues:
     def _follows_without_grad(self, tensors: Sequence[Any], numbers: Sequence[int]) -> bool:
         """Whether a call without grad mode on these tensors is recorded."""
         is_on_the_way = any(
-            number in self.without_grad or tensor.requires_grad
-            for tensor, number in zip(tensors, numbers, strict=True)
+            number in self.without_grad or tensor.requires_grad for tensor, number in zip(tensors, numbers, strict=True)
         )
         is_inside = bool(self.recorder.functions)
         if not is_on_the_way or is_inside or self.calls_without_grad == _MOST_WITHOUT_GRAD:
@@ -142,9 +137,7 @@ class HeldValues:
             self.segment_without_grad = self.recorder.passes_begun
         return self.segment_without_grad == self.recorder.passes_begun
 
-    def _have_all_without_grad(
-        self, tensors: Sequence[Any], numbers: Sequence[int], where: Where
-    ) -> list[int]:
+    def _have_all_without_grad(self, tensors: Sequence[Any], numbers: Sequence[int], where: Where) -> list[int]:
         """As `have_all`, for a call without grad mode. Results of earlier recorded calls without grad mode are not
         kept again."""
         versions = [self.tensors.version(tensor) for tensor in tensors]
@@ -158,9 +151,7 @@ class HeldValues:
         entered = zip(call.tensors, call.numbers, call.versions, strict=True)
         return {number for tensor, number, version in entered if self.tensors.version(tensor) != version}
 
-    def note_call(
-        self, call: CallBegun, outputs: Sequence[Any], numbers: Sequence[int], changed: set[int]
-    ) -> None:
+    def note_call(self, call: CallBegun, outputs: Sequence[Any], numbers: Sequence[int], changed: set[int]) -> None:
         """Record a call that has been made, with its results. `changed` are the tensors that it wrote to, without
         those that only share their memory."""
         if is_without_grad(call.context):
@@ -276,9 +267,7 @@ class CallsAlone(HeldValues):
         """The call's context and the tensors' versions; None for a call without grad mode."""
         return (context, self.have_all(tensors, numbers, where)) if has_grad_mode else None
 
-    def note_call(
-        self, call: CallBegun, outputs: Sequence[Any], numbers: Sequence[int], changed: set[int]
-    ) -> None:
+    def note_call(self, call: CallBegun, outputs: Sequence[Any], numbers: Sequence[int], changed: set[int]) -> None:
         """Record a call that has been made, with its results."""
         if numbers or changed:
             self._record(call, numbers, sorted(changed))

@@ -60,9 +60,7 @@ class InScope(Listener):
         # by pass: the leaves that received a gradient from nodes made inside
         self.leaves: dict[int, set[int]] = {}
         self.retaining: set[int] = set()  # passes that free no node
-        self.outside: dict[
-            int, tuple[Callable[[], Any], int, int]
-        ] = {}  # tensors made by ops that were not passed on
+        self.outside: dict[int, tuple[Callable[[], Any], int, int]] = {}  # tensors made by ops that were not passed on
         # The gradients that nodes outside gave to other nodes, by number. Held weakly: a source may reuse memory that
         # is free.
         self.given: dict[int, Callable[[], Any]] = {}
@@ -114,9 +112,7 @@ class InScope(Listener):
 
     # --- scopes
 
-    def scope_entered(
-        self, where: Where, scope: int, kind: str, name: str, type: str, training: bool = False
-    ) -> None:
+    def scope_entered(self, where: Where, scope: int, kind: str, name: str, type: str, training: bool = False) -> None:
         here = self.here
         if len(self.seen) < _MOST_SEEN:
             self.seen.setdefault(name)
@@ -219,9 +215,7 @@ class InScope(Listener):
             self.given.clear()
         self.listener.pass_ended(number)
 
-    def received(
-        self, node: int, grad_fn: str, in_pass: int, gradients: Sequence[int], values: Sequence[Any]
-    ) -> None:
+    def received(self, node: int, grad_fn: str, in_pass: int, gradients: Sequence[int], values: Sequence[Any]) -> None:
         if self.wants(node) or (grad_fn == _LEAF and node in self.leaves.get(in_pass, ())):
             self.listener.received(node, grad_fn, in_pass, gradients, self._with_given(gradients, values))
         else:

@@ -14,9 +14,7 @@ class Attachment:
     """Makes `listener` receive the engine's events from `begin` to `end`; with `check_functions` custom Functions are
     compared with finite differences. `inputs` is a recorder that keeps what a replay of a pass needs."""
 
-    def __init__(
-        self, listener: Listener, check_functions: bool = False, inputs: InputsRecorder | None = None
-    ) -> None:
+    def __init__(self, listener: Listener, check_functions: bool = False, inputs: InputsRecorder | None = None) -> None:
         self.listener, self.inputs = listener, inputs
         self.check_functions = check_functions
         self.end_comparing: Callable[[], None] = lambda: None

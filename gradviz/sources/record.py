@@ -291,9 +291,7 @@ class record:
                 stack.enter_context(self.attachment.quiet())
             yield
 
-    def forward_of(
-        self, op: OpRan, node: int, alone: bool
-    ) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
+    def forward_of(self, op: OpRan, node: int, alone: bool) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
         """The function that the op which made a node computed, from its tensor inputs, arrays to arrays. `alone`
         means that the op made no other node. Raises LookupError, with the reason, if the op cannot run again."""
         if self.attachment is not None and self.attachment.recorder is not None:

@@ -21,9 +21,7 @@ Forward = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 def forward_of(op: OpRan, number: int, alone: bool) -> Forward:
     """The op that made node `number`, as a function of its tensor inputs. `alone` means that the op made no other
     node. Raises LookupError, with the reason, if it cannot run again."""
-    node: Any = next(
-        (one for one in gc.get_objects() if isinstance(one, Node) and one.number == number), None
-    )
+    node: Any = next((one for one in gc.get_objects() if isinstance(one, Node) and one.number == number), None)
     if node is None:
         raise LookupError("this node cannot be checked: it is gone, the script has dropped its graph")
     order = list(dict.fromkeys(tensor for tensor in op.inputs if tensor))
@@ -35,17 +33,11 @@ def forward_of(op: OpRan, number: int, alone: bool) -> Forward:
 
     if isinstance(node, FunctionNode):
         return _of_function(node, arguments)
-    if (
-        not alone
-        or not hasattr(node, "op")
-        or (len(node.op.inputs) != len(op.inputs) and not node.op.variadic)
-    ):
+    if not alone or not hasattr(node, "op") or (len(node.op.inputs) != len(op.inputs) and not node.op.variadic):
         raise LookupError(f"this node cannot be checked: {op.op} made it as one of several steps")
     constants = _constants(node, op)
     args = getattr(node, "args", ())
-    if args is None or any(
-        constant is None and not t for t, constant in zip(op.inputs, constants, strict=True)
-    ):
+    if args is None or any(constant is None and not t for t, constant in zip(op.inputs, constants, strict=True)):
         raise LookupError("this node cannot be checked: an argument of its op was not kept")
 
     def forward(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -353,9 +353,7 @@ class Running:
         if self.serves:
             install(self._tell_of_engine if self.engine == "auto" else lambda: None)
             if self.recording.profile and self.say is not None:
-                self.say(
-                    "gradviz: --profile measures PyTorch's ops, and this program runs on gradviz's own engine"
-                )
+                self.say("gradviz: --profile measures PyTorch's ops, and this program runs on gradviz's own engine")
         self.recording.__enter__()
         if self.stopper.looks is not None and self.recording.recorder is not None:
             self.recording.recorder.look_at_passes(self.stopper.looks)

@@ -75,9 +75,7 @@ def _put_back() -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Restore functions that were replaced. Returns the replacements."""
     replaced = []
     for names, known in _contents:
-        changed = [
-            name for name, value in known.items() if names.get(name) is not value and _is_callable(value)
-        ]
+        changed = [name for name, value in known.items() if names.get(name) is not value and _is_callable(value)]
         if changed:
             replaced.append((names, {name: names[name] for name in changed if name in names}))
             names.update((name, known[name]) for name in changed)

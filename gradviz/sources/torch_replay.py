@@ -147,9 +147,7 @@ class TorchRunner:
         except RuntimeError:
             raise ReplayError("there is no device of that name: the trace is damaged") from None
         is_here = (
-            device.type == "cuda"
-            and torch.cuda.is_available()
-            and (device.index or 0) < torch.cuda.device_count()
+            device.type == "cuda" and torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()
         )
         return device if is_here else torch.device("cpu")
 
@@ -224,9 +222,7 @@ class Replay:
     def _context(self, call: Call) -> str:
         """The state that a call has to depend on besides its arguments."""
         parts = call.context.split()
-        return " ".join(
-            part for part in parts if part != WITHOUT_GRAD or call.event not in self.edits.with_grad
-        )
+        return " ".join(part for part in parts if part != WITHOUT_GRAD or call.event not in self.edits.with_grad)
 
     # --- inputs
 
@@ -292,15 +288,9 @@ class Replay:
         state = self.torch.from_numpy(np.array(call.generator, np.uint8))
         device = self.tensor(call.inputs[0]).device
         set_state = (
-            self.torch.set_rng_state
-            if device.type != "cuda"
-            else lambda s: self.torch.cuda.set_rng_state(s, device)
+            self.torch.set_rng_state if device.type != "cuda" else lambda s: self.torch.cuda.set_rng_state(s, device)
         )
-        get_state = (
-            self.torch.get_rng_state
-            if device.type != "cuda"
-            else lambda: self.torch.cuda.get_rng_state(device)
-        )
+        get_state = self.torch.get_rng_state if device.type != "cuda" else lambda: self.torch.cuda.get_rng_state(device)
         set_state(state)
         if not self.edits.dtype:
             return function(*args, **kwargs)
@@ -355,9 +345,7 @@ class Replay:
         """The gradients of the leaves, from roots. A leaf that entered at several versions gets the sum, as in
         PyTorch. Raises ReplayError if they cannot be computed."""
         if not any(root.requires_grad for root in roots):
-            raise ReplayError(
-                "the loss leads to nothing that requires a gradient: no backward pass is possible"
-            )
+            raise ReplayError("the loss leads to nothing that requires a gradient: no backward pass is possible")
         try:
             produced = self.torch.autograd.grad(
                 roots, [leaf for _, leaf in self.leaves], starts, retain_graph, allow_unused=True,
@@ -410,9 +398,7 @@ class Replay:
         with self.torch.no_grad():
             return [self._sent(fns, way, starts) for way in ways]
 
-    def _sent(
-        self, fns: Mapping[int, Any], way: Sequence[Edge], starts: Sequence[torch.Tensor]
-    ) -> torch.Tensor:
+    def _sent(self, fns: Mapping[int, Any], way: Sequence[Edge], starts: Sequence[torch.Tensor]) -> torch.Tensor:
         gradient, output = starts[way[0].position], way[0].nr
         for edge in way[1:]:
             fn = fns.get(edge.source)
@@ -441,9 +427,7 @@ class Replay:
 
     def _flowed(self, number: int, produced: Sequence[Any], received: Sequence[Any]) -> None:
         array_of = self.runner.array_of
-        arrays = (
-            tuple(None if part is None else array_of(part) for part in side) for side in (received, produced)
-        )
+        arrays = (tuple(None if part is None else array_of(part) for part in side) for side in (received, produced))
         self.nodes[number] = Flowed(*arrays)
 
     # --- arguments

@@ -13,8 +13,7 @@ from gradviz.errors import text_of
 _OURS = str(Path(__file__).resolve().parent.parent)
 _SKIPPED = (_OURS, "<gradviz>")
 _RECORDERS = tuple(
-    os.path.join(_OURS, name)
-    for name in ("sources", "cli", "live", "step", "tracefile", "events", "__main__.py")
+    os.path.join(_OURS, name) for name in ("sources", "cli", "live", "step", "tracefile", "events", "__main__.py")
 )
 _RUNNER = str(Path(__file__).resolve().with_name("script.py"))  # its frame is below the script's
 # PyTorch's function that hands a call on to our mode, which makes it again
@@ -58,9 +57,7 @@ def clean_chain(error: BaseException) -> None:
             waiting += one.exceptions if isinstance(one, BaseExceptionGroup) else []
 
 
-def _without_ours(
-    found: Sequence[_Entry], frame_of: Callable[[_Entry], FrameType], ours: Any
-) -> list[_Entry]:
+def _without_ours(found: Sequence[_Entry], frame_of: Callable[[_Entry], FrameType], ours: Any) -> list[_Entry]:
     """The program's own frames among `found`, which goes from the outermost to the innermost: without frames of files
     that begin with `ours`, and without all below the script. A call that PyTorch handed on to us, and that we made
     again, appears once."""
@@ -122,8 +119,6 @@ def fault(error: Exception) -> str:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    place = (
-        "?" if trace is None else f"{os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}"
-    )
+    place = "?" if trace is None else f"{os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}"
     text = " ".join(f"{type(error).__name__}: {text_of(error)}".split())
     return f"a fault of gradviz's at {place}: {text}"

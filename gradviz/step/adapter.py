@@ -43,9 +43,7 @@ _NOTHING = "nothing was recorded there"
 class Adapter:
     """Answers one editor. `send` sends it an event with its body; `launched` gives the session of a launch."""
 
-    def __init__(
-        self, send: Callable[[str, Arguments], None], launched: Callable[[Arguments], Session]
-    ) -> None:
+    def __init__(self, send: Callable[[str, Arguments], None], launched: Callable[[Arguments], Session]) -> None:
         self.send, self.launched = send, launched
         self.shown: list[LeafRow] = []
         self.files: list[str] = []  # those without a file on disk, by their references
@@ -176,9 +174,7 @@ class Adapter:
 
     def _scopes(self, asked: Arguments) -> Arguments:
         named = (("Event", _EVENT), ("Leaves", _LEAVES), ("Variables", _VARIABLES))
-        return {
-            "scopes": [{"name": name, "variablesReference": at, "expensive": False} for name, at in named]
-        }
+        return {"scopes": [{"name": name, "variablesReference": at, "expensive": False} for name, at in named]}
 
     def _variables(self, asked: Arguments) -> Arguments:
         reference, stop = asked["variablesReference"], self.session.stop

@@ -113,9 +113,7 @@ class Breakpoints:
         """Remove a breakpoint. Raises CommandError if no breakpoint has this number."""
         if number not in self.by_number:
             known = ", ".join(map(str, self.by_number)) or "none"
-            raise CommandError(
-                "there is no breakpoint {number} (there are: {known})", number=number, known=known
-            )
+            raise CommandError("there is no breakpoint {number} (there are: {known})", number=number, known=known)
         del self.by_number[number]
         self._events.pop(number, None)
 
@@ -129,9 +127,7 @@ class Breakpoints:
             self._events[number] = events_of(self.by_number[number], words, columns)
         return self._events[number]
 
-    def nearest(
-        self, k: int, forward: bool, words: Words, columns: TraceFields
-    ) -> tuple[int, list[int]] | None:
+    def nearest(self, k: int, forward: bool, words: Words, columns: TraceFields) -> tuple[int, list[int]] | None:
         """The nearest event after k (or before k) at which any breakpoint stops, and the numbers of these
         breakpoints."""
         nearest: dict[int, list[int]] = {}

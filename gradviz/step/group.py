@@ -40,9 +40,7 @@ class Group:
     @property
     def by_rank(self) -> dict[int, Session]:
         """The sessions by their ranks."""
-        return dict(
-            zip(ranked_traces([session.trace for session in self.sessions]), self.sessions, strict=True)
-        )
+        return dict(zip(ranked_traces([session.trace for session in self.sessions]), self.sessions, strict=True))
 
     def meet(self, number: int) -> None:
         """Move the shown sessions to a collective, by its number from 1. A session with fewer collectives goes to its

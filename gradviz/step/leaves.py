@@ -91,8 +91,7 @@ def named_tensors(query: Query, k: int) -> list[int]:
     names = query.names.all
     is_named = (names.codes > 0) & (names.born <= k)
     newest = {
-        int(code): int(tensor)
-        for code, tensor in zip(names.codes[is_named], names.tensors[is_named], strict=True)
+        int(code): int(tensor) for code, tensor in zip(names.codes[is_named], names.tensors[is_named], strict=True)
     }
     return sorted(newest.values())
 
@@ -139,9 +138,7 @@ class View:
 PLAIN = View()
 
 
-def leaf_rows(
-    stop: Stop, most: int, with_trend: bool = False, view: View = PLAIN
-) -> tuple[list[LeafRow], int]:
+def leaf_rows(stop: Stop, most: int, with_trend: bool = False, view: View = PLAIN) -> tuple[list[LeafRow], int]:
     """Up to `most` rows, and the number of tensors left out. In the order `made`, leaves that require grad come
     first, then non-leaves that retain their gradient, then leaves that do not require grad. If several tensors have
     the same name and site, only the newest is shown. Tensors that changed at this stop are always shown, unless the

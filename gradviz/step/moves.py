@@ -92,9 +92,7 @@ def out(session: Session, argument: str, forward: bool = True) -> None:
     if session.stop.event_kind in edges:
         over(session, "", forward)
     elif depth:
-        beyond = (
-            "this scope does not end in the trace" if forward else "this scope does not begin in the trace"
-        )
+        beyond = "this scope does not end in the trace" if forward else "this scope does not begin in the trace"
         _to_depth(session, depth - 1, forward, f"depth < {depth}", beyond)
     else:
         session.message = session.say("this event is in no scope and in no pass")
@@ -141,9 +139,7 @@ def _of_this_line(session: Session) -> str:
 
 
 def next_pass(session: Session, argument: str, forward: bool = True) -> None:
-    otherwise = (
-        "no backward pass begins after this event" if forward else "no backward pass begins before this event"
-    )
+    otherwise = "no backward pass begins after this event" if forward else "no backward pass begins before this event"
     _to_kind(session, forward, (Kind.PASS_BEGAN,), 'kind == "pass_began"', otherwise)
 
 
@@ -158,9 +154,7 @@ def next_forward(session: Session, argument: str, forward: bool = True) -> None:
 
 
 def _to_kind(session: Session, forward: bool, kinds: tuple[Kind, ...], test: str, otherwise: str) -> None:
-    event = _nearest(
-        session, forward, lambda _, heads: contained(heads & 0xFF, [int(kind) for kind in kinds])
-    )
+    event = _nearest(session, forward, lambda _, heads: contained(heads & 0xFF, [int(kind) for kind in kinds]))
     _arrive(session, event, forward, test, otherwise)
 
 
@@ -236,9 +230,7 @@ def break_(session: Session, argument: str) -> None:
 def _times(session: Session, number: int) -> str:
     """The number of events at which a breakpoint stops, in brackets; for a running script, so far."""
     times = len(session.breakpoints.events(number, session.words, session.columns))
-    return session.say(
-        " ({events} so far)" if session.live else " ({events})", events=session.events_told(times)
-    )
+    return session.say(" ({events} so far)" if session.live else " ({events})", events=session.events_told(times))
 
 
 def watch(session: Session, argument: str) -> None:
@@ -285,11 +277,7 @@ def continue_(session: Session, argument: str, forward: bool = True) -> None:
         if session.position != wanted:  # as above
             return
         end = "this is the last event" if forward else "this is the first event"
-        none = (
-            "no breakpoint on the way"
-            if session.breakpoints.by_number
-            else "there are no breakpoints (break nan)"
-        )
+        none = "no breakpoint on the way" if session.breakpoints.by_number else "there are no breakpoints (break nan)"
         session.message = f"{session.say(none)}: {session.say(end)}"
 
 

@@ -59,19 +59,12 @@ def neighbourhood(stop: Stop, most: int) -> Neighbourhood | None:
 
 def _failed(stop: Stop) -> int:
     """The node at which an error was raised; 0 if there is none."""
-    return (
-        stop.event.node
-        if isinstance(stop.event, kinds.ErrorRaised) and stop.moment.pass_info is not None
-        else 0
-    )
+    return stop.event.node if isinstance(stop.event, kinds.ErrorRaised) and stop.moment.pass_info is not None else 0
 
 
 def _running(stop: Stop) -> int:
     """The node whose backward the event is part of; 0 if there is none."""
-    if (
-        not isinstance(stop.event, (kinds.OpRan, kinds.ScopeEntered, kinds.ScopeLeft))
-        or stop.moment.pass_info is None
-    ):
+    if not isinstance(stop.event, (kinds.OpRan, kinds.ScopeEntered, kinds.ScopeLeft)) or stop.moment.pass_info is None:
         return 0
     return stop.words.running(stop.moment)
 

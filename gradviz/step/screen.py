@@ -91,9 +91,7 @@ class Screen:
         if self.prompt is not None:
             return [Text(f":{clean(self.prompt)}", style="bold")]
         if self.session.message:
-            words = Text(self.session.message, style="bold yellow").wrap(
-                Console(width=width), max(width - 2, 1)
-            )
+            words = Text(self.session.message, style="bold yellow").wrap(Console(width=width), max(width - 2, 1))
             return [Text(" ").append_text(line) for line in list(words)[:_MESSAGE]]
         return [_keys(width, self.session)]
 
@@ -214,8 +212,7 @@ def _broken(label: str, row: Row, width: int) -> list[Text]:
     """A row in as many lines as it needs; only the first line has the label."""
     text = Text(row.text, style=row.style).wrap(Console(width=width), max(width - _INDENT, 1))
     return [
-        _row(label if not at else "", Row(row.label, line.plain.rstrip(), row.style))
-        for at, line in enumerate(text)
+        _row(label if not at else "", Row(row.label, line.plain.rstrip(), row.style)) for at, line in enumerate(text)
     ]
 
 
@@ -285,9 +282,7 @@ class Together:
         shown = self.sessions[: max((width + 1) // (NARROW + 1), 1)]
         hidden = len(self.sessions) - len(shown)
         each, room = (width + 1) // len(shown) - 1, max(height - 1 - bool(hidden), 1)
-        columns = [
-            [_label(session, each), *Screen(session, self.prompt).lines(each, room)] for session in shown
-        ]
+        columns = [[_label(session, each), *Screen(session, self.prompt).lines(each, room)] for session in shown]
         lines = [filled(Text("│", style="dim").join(parts), width) for parts in zip(*columns, strict=True)]
         if hidden:
             wanted = len(self.sessions) * (NARROW + 1) - 1
@@ -373,9 +368,7 @@ def _size(stop: Stop) -> str:
             ", {errors} error, the last at event {last}",
             ", {errors} errors, the last at event {last}",
         )
-        text += said(
-            language, one if errors == 1 else several, errors=errors, last=trace.errors[-1].event + 1
-        )
+        text += said(language, one if errors == 1 else several, errors=errors, last=trace.errors[-1].event + 1)
     return text
 
 
@@ -406,11 +399,7 @@ def help_lines(width: int, height: int, left_out: Collection[str], language: str
 def _help_row(usage: str, keys: str, words: str, width: int) -> Text:
     if not keys:
         return Text(f" {usage}", style="bold")
-    line = (
-        Text()
-        .append(f"  {usage:<21}", style="bold")
-        .append(f"{' '.join(keys.split()[:3]):<11}", style="cyan")
-    )
+    line = Text().append(f"  {usage:<21}", style="bold").append(f"{' '.join(keys.split()[:3]):<11}", style="cyan")
     return fitted(line.append(words), width - 3)
 
 

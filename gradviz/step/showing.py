@@ -44,9 +44,7 @@ def why(session: Session, argument: str) -> None:
     # the tensor does not exist yet: answer for the end of the trace
     if born is not None and born > session.position:
         until_end = session.stop.other(session.last)
-        title = until_end.say(
-            "{event} makes {name}; at the end:", event=until_end.event_of(born), name=about.called
-        )
+        title = until_end.say("{event} makes {name}; at the end:", event=until_end.event_of(born), name=about.called)
         session.page = [title, *_why_grad(until_end, about)]
     else:
         session.page = _why_grad(session.stop, about)
@@ -190,9 +188,7 @@ def first_bad(session: Session, argument: str) -> None:
     first = "the first of {events} with {what}: y (why) explains its origin"
     other = "number {number} of {events} with {what}: y (why) explains its origin"
     count = session.events_told(len(events))
-    session.message = session.say(
-        first if number == 1 else other, number=number, events=count, what=session.say(what)
-    )
+    session.message = session.say(first if number == 1 else other, number=number, events=count, what=session.say(what))
 
 
 def export(session: Session, argument: str) -> None:
@@ -242,11 +238,7 @@ def leaves(session: Session, argument: str) -> None:
     tensors = ordered(session.query, session.stop.tabled, order, session.position)
     names = [*_ORDERS]
     following = names[(names.index(order) + 1) % len(names)]
-    title = (
-        "{count} leaf {order} (a: by {next})"
-        if len(tensors) == 1
-        else "{count} leaves {order} (a: by {next})"
-    )
+    title = "{count} leaf {order} (a: by {next})" if len(tensors) == 1 else "{count} leaves {order} (a: by {next})"
     session.page = [
         session.say(title, count=f"{len(tensors):,}", order=session.say(_ORDERS[order]), next=following),
         *_leaf_table(session, tensors),
@@ -352,9 +344,7 @@ def print_(session: Session, argument: str) -> None:
         snapshot = moment.value(tensor)
     if snapshot is None:
         session.page = [
-            session.say(
-                "{name} is None here" if about.part == "grad" else "{name} has no value here", name=about
-            )
+            session.say("{name} is None here" if about.part == "grad" else "{name} has no value here", name=about)
         ]
         return
     if snapshot.array is None:
@@ -381,9 +371,7 @@ def _show_page(session: Session, argument: str, array: np.ndarray, number: int, 
     if not 1 <= number <= count:
         none = "there is no page {number}: {name} has {count} page, from 1"
         some = "there is no page {number}: {name} has {count} pages, from 1"
-        raise CommandError(
-            none if count == 1 else some, number=number, name=clean(argument), count=f"{count:,}"
-        )
+        raise CommandError(none if count == 1 else some, number=number, name=clean(argument), count=f"{count:,}")
     first, end = (number - 1) * _MOST, min(number * _MOST, array.size)
     following = session.say(
         " (Space, or print {name} page {number}: the next)", name=clean(argument), number=number + 1
@@ -468,15 +456,11 @@ def _path(stop: Stop, text: str) -> list[str]:
         none = "no path leads from {start} to {end}: neither was computed from the other"
         return [stop.say(none, start=start.called, end=end.called)]
     ways = count_ways(stop.query, start.tensor, end.tensor)
-    found_told = (
-        "{start} → {end}: {count} paths, the shortest:" if ways > 1 else "{start} → {end}: {count} path"
-    )
+    found_told = "{start} → {end}: {count} paths, the shortest:" if ways > 1 else "{start} → {end}: {count} path"
     lines = [stop.say(found_told, start=start.called, end=end.called, count=f"{ways:,}")]
     lines += _path_steps(stop, way)
     if ways > 1:
-        lines.append(
-            stop.say("  the gradient of {name} is the sum over all {count}", name=start.called, count=ways)
-        )
+        lines.append(stop.say("  the gradient of {name} is the sum over all {count}", name=start.called, count=ways))
     return lines
 
 

@@ -327,9 +327,7 @@ class Prompt:
         start = self.text[: self.cursor].rfind(" ") + 1
         if not self._choices:
             stem = self.text[start : self.cursor]
-            names = [
-                name for name in self._names(self.text[:start]) if name.startswith(stem) and name != stem
-            ]
+            names = [name for name in self._names(self.text[:start]) if name.startswith(stem) and name != stem]
             self._choices = [*names, stem]
         choice = self._choices.pop(0)
         self._choices.append(choice)

@@ -36,9 +36,7 @@ MARKERS = (
     Marker("✗", "error", "bold red", True, lambda session: session.errors),
     Marker("!", "NaN or inf", "bold red", True, lambda session: session.odd),
     Marker("◆", "breakpoint", "bold yellow", True, _breakpoints),
-    Marker(
-        "*", "bookmark", "bold cyan", True, lambda session: np.sort(list(session.settings.marks.values()))
-    ),
+    Marker("*", "bookmark", "bold cyan", True, lambda session: np.sort(list(session.settings.marks.values()))),
     Marker("~", "write in place", "yellow", False, lambda session: session.writes),
 )
 
@@ -86,9 +84,7 @@ def legend(session: Session) -> Text:
     line = Text(no_wrap=True)
     for marker in MARKERS:
         if len(_shown(session, marker)):
-            line.append(f" {marker.sign}", style=marker.style).append(
-                f" {session.say(marker.words)} ", style="dim"
-            )
+            line.append(f" {marker.sign}", style=marker.style).append(f" {session.say(marker.words)} ", style="dim")
     return line
 
 

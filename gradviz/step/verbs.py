@@ -42,9 +42,7 @@ def check_node(session: Session, argument: str) -> None:
         raise CommandError("check-node runs an op again: it needs a script that waits (gradviz debug)")
     case, nodes = _case(session), session.query.nodes
     forward = session.script.forward_of(case.op, case.node, len(nodes.of_op(case.op.index)) == 1)
-    arrays = [
-        array.astype(np.float64) if array.dtype.kind == "f" else array for array in case.inputs.values()
-    ]
+    arrays = [array.astype(np.float64) if array.dtype.kind == "f" else array for array in case.inputs.values()]
     words = session.words
     name = words.node_name(case.node)
     expression = words.expression(case.op.site, _LONGEST) or clean(function_name(case.op.op))
@@ -81,9 +79,7 @@ def check_node(session: Session, argument: str) -> None:
 
 def _told(called: str, vjp: Compared) -> list[str]:
     if not vjp.checked:
-        return [
-            f"  {called}: no element has a derivative here ({vjp.kinks} at a kink or at the edge of a domain)"
-        ]
+        return [f"  {called}: no element has a derivative here ({vjp.kinks} at a kink or at the edge of a domain)"]
     parts = [f"{vjp.checked:,} of {vjp.size:,} elements" if vjp.checked < vjp.size else ""]
     parts.append(f"{vjp.kinks} at a kink left out" if vjp.kinks else "")
     more = ", ".join(filter(None, parts))
@@ -107,9 +103,7 @@ def _case(session: Session) -> _Case:
         raise CommandError(f"{name} cannot be checked: {why}")
     op = session.query.tensors.op(event)
     if set(op.outputs) & set(op.inputs):
-        raise CommandError(
-            f"{name} cannot be checked: {clean(function_name(op.op))} works in place, its input is gone"
-        )
+        raise CommandError(f"{name} cannot be checked: {clean(function_name(op.op))} works in place, its input is gone")
     if name.startswith(_SYMMETRIC):
         raise CommandError(f"{name} cannot be checked: it reads one half of a symmetric matrix")
     main = nodes.main_of_op(event)
@@ -151,9 +145,7 @@ def _upstream(session: Session, op: OpRan, main: int, received: Received) -> lis
     for tensor in op.outputs:
         gradient = gradients.get(tensor, 0)
         if gradient:
-            upstream.append(
-                _elements(session, gradient, received.index, "an upstream gradient").astype(np.float64)
-            )
+            upstream.append(_elements(session, gradient, received.index, "an upstream gradient").astype(np.float64))
         else:
             upstream.append(np.zeros(session.stop.query.tensors.shape(tensor) or ()))
     return upstream
@@ -184,9 +176,7 @@ def _require_the_same(session: Session, op: OpRan, outputs: list[np.ndarray]) ->
         value = session.query.at(op.index).value(tensor)
         if value is None or value.array is None or value.array.dtype.kind != "f":
             continue
-        if again.shape != value.array.shape or not np.allclose(
-            again, value.array, _ALIKE, 1e-5, equal_nan=True
-        ):
+        if again.shape != value.array.shape or not np.allclose(again, value.array, _ALIKE, 1e-5, equal_nan=True):
             raise CommandError(
                 f"{clean(function_name(op.op))} cannot be checked: run again, it gives other values (it is random, or "
                 "depends on more than its inputs)"
@@ -278,9 +268,7 @@ RANKS = "Over ranks"
 LESSON = "In a lesson (gradviz learn)"
 GROUPS: dict[str, tuple[Verb, ...]] = {
     "Along the events": (
-        Verb(
-            "next [N]", "n right space j down enter", "the next event", moves.step, short="n step", near=True
-        ),
+        Verb("next [N]", "n right space j down enter", "the next event", moves.step, short="n step", near=True),
         Verb(
             "back [N]",
             "b p left k up backspace",
@@ -298,9 +286,7 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
     ),
     "By scope: module, custom Function, pass": (
         Verb("over [N]", "o", "the next event of this scope, skipping inner scopes", moves.over, near=True),
-        Verb(
-            "over-back [N]", "O", "the previous event of this scope, likewise", _back(moves.over), near=True
-        ),
+        Verb("over-back [N]", "O", "the previous event of this scope, likewise", _back(moves.over), near=True),
         Verb("into", "s tab", "into the next scope or pass", moves.into, near=True),
         Verb("into-back", "S", "into the previous scope or pass, at its end", _back(moves.into), near=True),
         Verb("out", "f", "to the end of this scope", moves.out, short="finish", near=True),
@@ -338,9 +324,7 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         Verb("watch TENSOR", "W", "stop where a tensor or its .grad changes", moves.watch),
         Verb("delete N|all", "", "delete breakpoint N, or all", moves.delete),
         Verb("continue", "c", "forward to the next breakpoint", moves.continue_, short="c"),
-        Verb(
-            "reverse-continue", "r C", "back to the previous breakpoint", _back(moves.continue_), short="rc r"
-        ),
+        Verb("reverse-continue", "r C", "back to the previous breakpoint", _back(moves.continue_), short="rc r"),
         Verb("until PREDICATE", "t", "forward to where it is true: grad.rms < 1e-7", moves.until),
         Verb("back-until PREDICATE", "T", "back to where it is true", _back(moves.until)),
         Verb("nan", "!", "the first event with a NaN or an infinity", showing.first_bad),
@@ -359,9 +343,7 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
     ),
     RANKS: (
         Verb("collective [N]", "}", "the next collective, on all ranks", group.collective, of_group=True),
-        Verb(
-            "collective-back [N]", "{", "the one before, on all ranks", group.collective_back, of_group=True
-        ),
+        Verb("collective-back [N]", "{", "the one before, on all ranks", group.collective_back, of_group=True),
         Verb(
             "rank [RANK]",
             "R",
@@ -377,9 +359,7 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         Verb("show-answer", "Z", "show the answer", show_answer),
     ),
     "To understand": (
-        Verb(
-            "why [TENSOR]", "y", "the chain rule here; why w.grad: how it came about", showing.why, near=True
-        ),
+        Verb("why [TENSOR]", "y", "the chain rule here; why w.grad: how it came about", showing.why, near=True),
         Verb("info [TENSOR]", "i", "all about this event, or about a tensor", showing.info, near=True),
         Verb("print TENSOR", "E", "elements: w, w.grad, w[0, :3]", showing.print_),
         Verb("set NAME = NUMBER", "", "run this pass again with another value: x = 4", showing.set_),
@@ -483,11 +463,7 @@ KEY_SIGNS = {
 def groups_elsewhere(session: Session) -> list[str]:
     """The titles of groups of verbs that do not apply to a session."""
     are_together = session.group is not None and len(session.group.sessions) > 1
-    return [
-        title
-        for title, is_here in ((LESSON, session.exercise is not None), (RANKS, are_together))
-        if not is_here
-    ]
+    return [title for title, is_here in ((LESSON, session.exercise is not None), (RANKS, are_together)) if not is_here]
 
 
 def help_rows(left_out: Collection[str] = (), language: str = "en") -> list[tuple[str, str, str]]:

@@ -31,9 +31,7 @@ class Passes(NamedTuple):
     def __contains__(self, number: object) -> bool:
         if not isinstance(number, int):
             return False
-        return any(low <= number <= high for low, high in self.ranges) or any(
-            number % step == 0 for step in self.steps
-        )
+        return any(low <= number <= high for low, high in self.ranges) or any(number % step == 0 for step in self.steps)
 
     def __str__(self) -> str:
         ranges = [f"{low}-{high}" for low, high in self.ranges]

@@ -78,9 +78,7 @@ class Chunks:
     def each(self, table: str) -> Iterator[np.ndarray]:
         """The numbers of a kind, chunk by chunk."""
         last = self._ids[-1] if self.list else 0
-        kept = [
-            data for (data,) in self._rows(f"SELECT data FROM {table} WHERE chunk <= ? ORDER BY chunk", last)
-        ]
+        kept = [data for (data,) in self._rows(f"SELECT data FROM {table} WHERE chunk <= ? ORDER BY chunk", last)]
         if len(kept) != len(self):
             raise ValueError(f"{table} of a chunk are missing")
         if sum(header_of(data).length for data in kept) > most_unpacked(self._connection):
@@ -431,9 +429,7 @@ class Directory:
 
     def newest(self, place: int) -> set[int]:
         """The newest leaves without `requires_grad` that each site made in the chunks before the chunk `place`."""
-        tensors, sites = (
-            np.concatenate([np.zeros(0, np.int64), *self._unsorted[which][:place]]) for which in _NEWEST
-        )
+        tensors, sites = (np.concatenate([np.zeros(0, np.int64), *self._unsorted[which][:place]]) for which in _NEWEST)
         _, last = np.unique(sites[::-1], return_index=True)
         return set(tensors[::-1][last].tolist())
 
@@ -504,9 +500,7 @@ class Squeezer:
         self.events, self.links = np.zeros((0, _WIDTH), NUMBER), np.zeros(0, NUMBER)
         self.states = np.zeros((0, _WIDTH), NUMBER)
 
-    def chunk(
-        self, number: int, end: int, rows: bytes, links: bytes, states: bytes, values: Sequence[bytes]
-    ) -> Kept:
+    def chunk(self, number: int, end: int, rows: bytes, links: bytes, states: bytes, values: Sequence[bytes]) -> Kept:
         """A chunk as the file keeps it; `end` is the event after its last."""
         if not self.group or number >= self.group + GROUP:
             self._begin(number)

@@ -74,9 +74,7 @@ LATER_TABLE = "histograms"  # a trace from before it was introduced has all othe
 
 # The type of a column of that name in any table; SQLite itself takes any type anywhere.
 _KINDS = {"INTEGER": int, "TEXT": str, "BLOB": bytes, "REAL": float}
-COLUMNS: dict[str, type] = {
-    name: _KINDS[kind] for name, kind in re.findall(r"(\w+) (INTEGER|TEXT|BLOB|REAL)", TABLES)
-}
+COLUMNS: dict[str, type] = {name: _KINDS[kind] for name, kind in re.findall(r"(\w+) (INTEGER|TEXT|BLOB|REAL)", TABLES)}
 MAY_BE_NULL = {"last", "nodes", "digest"}  # columns of a pass that did not end
 
 # A state of a tensor at an event: `what` is flags | grade << 8, `length` the number of its bytes in the payload. With a
@@ -201,9 +199,7 @@ _EXPECTED = {
 
 def _check_schema(connection: sqlite3.Connection) -> None:
     try:
-        entries = connection.execute("SELECT type, name, sql FROM sqlite_schema").fetchmany(
-            len(_EXPECTED) + 1
-        )
+        entries = connection.execute("SELECT type, name, sql FROM sqlite_schema").fetchmany(len(_EXPECTED) + 1)
     except MemoryError:  # an entry claims to be huge
         entries = []
     if not {type(word) for row in entries for word in row} <= {str}:
@@ -231,9 +227,7 @@ def rows_of(connection: sqlite3.Connection, query: str, *values: object) -> list
     cursor = connection.execute(query, values)
     kinds = {name: COLUMNS[name] for name, *_ in cursor.description}
     rows = (
-        cursor.fetchall()
-        if not isinstance(connection, Database)
-        else _fetched(connection, cursor, [*kinds.values()])
+        cursor.fetchall() if not isinstance(connection, Database) else _fetched(connection, cursor, [*kinds.values()])
     )
     for (name, kind), column in zip(kinds.items(), zip(*rows, strict=True), strict=bool(rows)):
         expected = {kind, type(None)} if name in MAY_BE_NULL else {kind}

@@ -80,18 +80,14 @@ class Digests:
             if len(part.nodes) or len(part.giving):
                 parts.append(part)
         summed = _digests(_joined([*before, run]), [*finished])
-        self.finished += [
-            FinishedPass(number, batch.first + at, *summed[number]) for number, at in finished.items()
-        ]
+        self.finished += [FinishedPass(number, batch.first + at, *summed[number]) for number, at in finished.items()]
 
 
 def _joined(parts: Sequence[_Run]) -> _Run:
     return parts[0] if len(parts) == 1 else _Run(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def _given(
-    events: np.ndarray, produced: np.ndarray, links: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _given(events: np.ndarray, produced: np.ndarray, links: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The edges that gradients took, from the events that record them: passes, sources and targets."""
     ends = np.cumsum(events["links"], dtype=np.int64)[produced]
     counts = events["links"][produced].astype(np.int64) // 2
@@ -108,9 +104,7 @@ def _digests(run: _Run, numbers: Sequence[int]) -> dict[int, tuple[int, str]]:
     starts, ends = passes.searchsorted(numbers).tolist(), passes.searchsorted(numbers, "right").tolist()
     firsts, lasts = giving.searchsorted(numbers).tolist(), giving.searchsorted(numbers, "right").tolist()
     of_run = _keys(passes, run.nodes[in_order])
-    sources, targets = (
-        _places(of_run, passes, _keys(giving, nodes[of_edges])) for nodes in (run.sources, run.targets)
-    )
+    sources, targets = (_places(of_run, passes, _keys(giving, nodes[of_edges])) for nodes in (run.sources, run.targets))
     digests = {}
     for number, start, end, first, last in zip(numbers, starts, ends, firsts, lasts, strict=True):
         parts = np.array([end - start]), names[start:end], sources[first:last], targets[first:last]

@@ -104,9 +104,7 @@ def _lock_earlier(path: Path, stack: ExitStack) -> tuple[int, int] | None:
     if stays_locked(file.fileno()):
         raise TakenError(path)
     header = file.read(_HEADER)
-    if header and (
-        not header.startswith(b"SQLite format 3\0") or header[68:72] != APPLICATION_ID.to_bytes(4, "big")
-    ):
+    if header and (not header.startswith(b"SQLite format 3\0") or header[68:72] != APPLICATION_ID.to_bytes(4, "big")):
         raise OSError(f"{path} is not a gradviz trace, and is not overwritten: {_ANOTHER}")
     found = identity(file.fileno())
     if not DELETES_OPEN_FILES:
@@ -136,9 +134,7 @@ def _holds_something(path: Path) -> bool:
 
 
 def _has_something(connection: sqlite3.Connection) -> bool:
-    (found,) = connection.execute(
-        "SELECT EXISTS (SELECT 1 FROM forms) OR EXISTS (SELECT 1 FROM passes)"
-    ).fetchone()
+    (found,) = connection.execute("SELECT EXISTS (SELECT 1 FROM forms) OR EXISTS (SELECT 1 FROM passes)").fetchone()
     return bool(found)
 
 
@@ -161,8 +157,7 @@ class TraceFile:
                 self.place = self.path if is_at_path else beside(self.path)
                 self.connection = _connected(self.place, self.page)
             self.connection.executescript(
-                f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};"
-                f"BEGIN; {TABLES} COMMIT;"
+                f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};BEGIN; {TABLES} COMMIT;"
             )
             self.identity = _identity(os.fstat(self.lock))
             _recorded[self.identity] = self.lock
@@ -279,9 +274,7 @@ def is_being_recorded(path: Path) -> bool:
 def _connected(path: Path, page: int) -> sqlite3.Connection:
     connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=MOMENT)
     # A rollback journal without fsync: a killed process leaves a sound file, and only that one.
-    connection.executescript(
-        f"PRAGMA page_size = {page}; PRAGMA journal_mode = TRUNCATE; PRAGMA synchronous = OFF;"
-    )
+    connection.executescript(f"PRAGMA page_size = {page}; PRAGMA journal_mode = TRUNCATE; PRAGMA synchronous = OFF;")
     if page == LARGE_PAGE:
         connection.execute(f"PRAGMA cache_size = -{_CACHE}")
     return connection

@@ -133,9 +133,7 @@ class Frequent(Packing):
         with self.lock:
             try:  # as `whole` does, without its calls
                 packed = PACK_NUMBERS[m](*links) if m < _FEW else packed_numbers(links)
-                texts = self.same_ops.get((op, args, grad_fn, id(rule))) or self._texts(
-                    op, args, grad_fn, rule
-                )
+                texts = self.same_ops.get((op, args, grad_fn, id(rule))) or self._texts(op, args, grad_fn, rule)
                 op_number, args_number, name_number, rule_number, _ = texts
                 if self.keeps_values or value is None:
                     self._state(output, value, flags, version, base)
@@ -180,9 +178,7 @@ class Frequent(Packing):
         self.same_ops[op, args, grad_fn, id(rule)] = numbers
         return numbers
 
-    def scope_entered(
-        self, where: Where, scope: int, kind: str, name: str, type: str, training: bool = False
-    ) -> None:
+    def scope_entered(self, where: Where, scope: int, kind: str, name: str, type: str, training: bool = False) -> None:
         if not self.detailed:
             return
         self.scopes[scope] = id(where)
@@ -228,9 +224,7 @@ class Frequent(Packing):
                 if not self._is_lost(error):
                     raise
 
-    def received(
-        self, node: int, grad_fn: str, in_pass: int, gradients: Sequence[int], values: Sequence[Any]
-    ) -> None:
+    def received(self, node: int, grad_fn: str, in_pass: int, gradients: Sequence[int], values: Sequence[Any]) -> None:
         if not self.detailed:
             return
         if grad_fn == LEAF_NODE:
@@ -255,9 +249,7 @@ class Frequent(Packing):
             return
         with self.turn(), self.whole:
             self._produced_gradients(flows[1::2], values, 0)
-            row = _ROW(
-                _PRODUCED | self._thread(), 0, node, self.open_passes.get(in_pass, 0), 0, 0, len(flows)
-            )
+            row = _ROW(_PRODUCED | self._thread(), 0, node, self.open_passes.get(in_pass, 0), 0, 0, len(flows))
             self._put(row, packed_numbers(flows))
 
     def ran(

@@ -23,9 +23,7 @@ def with_nan(states: np.ndarray, payload: Sequence[bytes], dtypes: Mapping[int, 
     return with_bad(Stat.NAN, states, payload, dtypes)
 
 
-def with_bad(
-    statistic: Stat, states: np.ndarray, payload: Sequence[bytes], dtypes: Mapping[int, str]
-) -> np.ndarray:
+def with_bad(statistic: Stat, states: np.ndarray, payload: Sequence[bytes], dtypes: Mapping[int, str]) -> np.ndarray:
     """The same for a NaN or for an infinity: the `statistic` that counts them."""
     valued = states[states["what"] >> 8 != 0]
     if not len(valued):

@@ -144,9 +144,7 @@ def _recovered(path: Path, journal: Path) -> Database:
     with tempfile.TemporaryDirectory(prefix="gradviz-", ignore_cleanup_errors=True) as folder:
         needed = 2 * path.stat().st_size + journal.stat().st_size
         if needed > shutil.disk_usage(folder).free:
-            raise OSError(
-                f"its run was killed during a commit; to undo that takes {needed:,} bytes in {folder}"
-            )
+            raise OSError(f"its run was killed during a commit; to undo that takes {needed:,} bytes in {folder}")
         copy = Path(folder, path.name)
         copied_journal = Path(f"{copy}-journal")
         shutil.copyfile(path, copy)
@@ -183,9 +181,7 @@ def traces_of(path: Path) -> list[Path]:
     ordered = in_order(traces)
     if ordered is None and len(traces) > 1:
         runs = sorted({_run_of(trace) for trace in traces})
-        raise TraceError(
-            f"there are traces of several runs {where}: {', '.join(runs[:3])}; name those of one"
-        )
+        raise TraceError(f"there are traces of several runs {where}: {', '.join(runs[:3])}; name those of one")
     return ordered or traces
 
 
@@ -208,9 +204,7 @@ def are_of_one_run(traces: Sequence[Trace]) -> bool:
     """Whether several open traces are those of the ranks of one run."""
     if len(traces) < 2:
         return False
-    return _are_named_alike([trace.path for trace in traces]) or bool(
-        _ranks_of([trace.meta for trace in traces])
-    )
+    return _are_named_alike([trace.path for trace in traces]) or bool(_ranks_of([trace.meta for trace in traces]))
 
 
 def _are_named_alike(paths: Sequence[Path]) -> bool:

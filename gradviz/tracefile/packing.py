@@ -163,9 +163,7 @@ class Packing(Listener):
                 form = self._form(value, reader)
                 if self.keeps_values:
                     grade, length = self._keep(value, reader)
-        self.batch.states += pack_state(
-            tensor, version, base, form, flags | grade << 8, length, self.count + later
-        )
+        self.batch.states += pack_state(tensor, version, base, form, flags | grade << 8, length, self.count + later)
 
     def _states(self, states: Sequence[State]) -> None:
         """Record the states of tensors. Not a loop under the lock itself: from Python 3.12 on, Ctrl-C at the end of a

@@ -106,9 +106,7 @@ class Part(Trace):
         """The chunks with events of the stretches."""
         places: dict[int, None] = {}
         for first, end in self._stretches:
-            places.update(
-                dict.fromkeys(range(self.directory.place(first), self.directory.place(end - 1) + 1))
-            )
+            places.update(dict.fromkeys(range(self.directory.place(first), self.directory.place(end - 1) + 1)))
         return list(places)
 
     def _read_states(self, place: int) -> np.ndarray:
@@ -317,9 +315,7 @@ class Part(Trace):
     def reach_history(self, tensor: int, at: int, since: int = 0) -> None:
         """Read all events from `since` up to `at` that have a tensor's value or flags, or set its `.grad`."""
         if tensor > 0 and self._is_new("history", tensor, at, since):
-            self._take_around(
-                [event for which in _OF_TENSORS for event in self._all(which, tensor, since, at)]
-            )
+            self._take_around([event for which in _OF_TENSORS for event in self._all(which, tensor, since, at)])
 
     def leaves_to_reach(self, at: int) -> Collection[int]:
         """The tensors that have to be read before a question about the leaves at an event: the leaves that require

@@ -133,9 +133,7 @@ class PassTable:
     each pass, in the order of the numbers; −1 for a pass without a last event. A pass is as in the file: its last event
     may lie behind the first `count`."""
 
-    def __init__(
-        self, path: Path, rows: Callable[..., list[tuple[Any, ...]]], count: int, events: int
-    ) -> None:
+    def __init__(self, path: Path, rows: Callable[..., list[tuple[Any, ...]]], count: int, events: int) -> None:
         self._rows, self._count = rows, count
         runs = rows(f"SELECT {', '.join(Run._fields)} FROM skipped WHERE first < ? ORDER BY number", count)
         with told_of(path):

@@ -120,10 +120,7 @@ class Tables(Doors):
         """The derivatives of operations as text, by number."""
         rows = self._rows("SELECT id, inputs, elementwise FROM rules")
         with told_of(self.path):
-            return {
-                number: Rule(sound.pairs_of(inputs), bool(elementwise))
-                for number, inputs, elementwise in rows
-            }
+            return {number: Rule(sound.pairs_of(inputs), bool(elementwise)) for number, inputs, elementwise in rows}
 
     def rule(self, number: int) -> Rule:
         """One rule by its number."""
@@ -397,9 +394,7 @@ class Trace(Tables):
         began = [(one.first, one.number) for one in passes]
         ended = [(one.last, one.number) for one in passes if one.last is not None and one.last < len(kinds)]
         for kind, marks in ((Kind.PASS_BEGAN, began), (Kind.PASS_ENDED, ended)):
-            sound.check_marks(
-                kinds, firsts, kind, [event for event, _ in marks], [number for _, number in marks]
-            )
+            sound.check_marks(kinds, firsts, kind, [event for event, _ in marks], [number for _, number in marks])
 
     def _check_places(self, sites: list[int]) -> None:
         if not self._nameable.sites.include(np.array(sites, np.int64)):
@@ -506,9 +501,7 @@ class Trace(Tables):
         """The first tensor that each site made other than by an op, and the tensors that were leaves that require grad
         at some time."""
         made, states = self.table(Kind.TENSOR), self.states
-        plain = ~contained(
-            made["how"], [number for number, text in self.strings.items() if text in NOT_PLAIN]
-        )
+        plain = ~contained(made["how"], [number for number, text in self.strings.items() if text in NOT_PLAIN])
         _, first = np.unique(made.sites[plain], return_index=True)
         wanted = LEAF | REQUIRES_GRAD
         required = distinct(states.tensors[states.flags & wanted == wanted])

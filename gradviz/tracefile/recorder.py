@@ -211,9 +211,7 @@ class Recorder(Frequent):
     def in_pass(self, number: int) -> int:
         return self.open_passes.get(number) or self.all_passes.of(number)
 
-    def summed(
-        self, in_pass: int, loss: float | None, norm: float, largest: float, tensor: int, why: str = ""
-    ) -> None:
+    def summed(self, in_pass: int, loss: float | None, norm: float, largest: float, tensor: int, why: str = "") -> None:
         if self.auto is not None:
             why = self.auto.summed(loss, norm, self.in_pass(in_pass))
         super().summed(in_pass, loss, norm, largest, tensor, why)
@@ -235,9 +233,7 @@ class Recorder(Frequent):
 
         self.at_end_of_pass = ended
 
-    def tell_each(
-        self, kind: Kind, where: Where, told: Sequence[tuple[tuple[Any, ...], Sequence[State]]]
-    ) -> None:
+    def tell_each(self, kind: Kind, where: Where, told: Sequence[tuple[tuple[Any, ...], Sequence[State]]]) -> None:
         if kind in self._preparations or not self.detailed:
             super().tell_each(kind, where, told)
             return
@@ -387,9 +383,7 @@ class Recorder(Frequent):
         """Wait until everything up to here is written, if that is so in a moment."""
         writer = self.writer
         writer.wake()
-        while (
-            auto.written_until < self.passes_begun and writer.is_writing_soon and not has_distant(self.batch)
-        ):
+        while auto.written_until < self.passes_begun and writer.is_writing_soon and not has_distant(self.batch):
             sleep(0.0005)
 
     def _choose(self, was_detailed: bool) -> None:
@@ -426,9 +420,7 @@ class ChoosingRecorder(Recorder):
             self.detailed, self.is_tail, self.keeps_values = True, False, self.values != "none"
         return True
 
-    def scope_entered(
-        self, where: Where, scope: int, kind: str, name: str, type: str, training: bool = False
-    ) -> None:
+    def scope_entered(self, where: Where, scope: int, kind: str, name: str, type: str, training: bool = False) -> None:
         site = self.place(where)
         super().scope_entered(site, scope, kind, name, type, training)
         entered, thread = Entered(site, scope, kind, name, type, training), get_ident()
@@ -437,9 +429,7 @@ class ChoosingRecorder(Recorder):
     def scope_left(self, scope: int) -> None:
         super().scope_left(scope)
         thread = get_ident()
-        self.open_scopes[thread] = tuple(
-            one for one in self.open_scopes.get(thread, ()) if one.scope != scope
-        )
+        self.open_scopes[thread] = tuple(one for one in self.open_scopes.get(thread, ()) if one.scope != scope)
 
     def op(self, where: Where, op: str, args: str, rule: Rule, in_pass: int, *fields: Any) -> None:
         if self.auto is None or not self.detailed:
@@ -492,9 +482,7 @@ class InputsRecorder(Recorder):
         written, self.written = self.written, []
         return written
 
-    def scope_entered(
-        self, where: Where, scope: int, kind: str, name: str, type: str, training: bool = False
-    ) -> None:
+    def scope_entered(self, where: Where, scope: int, kind: str, name: str, type: str, training: bool = False) -> None:
         super().scope_entered(where, scope, kind, name, type, training)
         if kind == "function":
             self.functions.add(scope)

@@ -79,18 +79,13 @@ def _write_tables(cursor: sqlite3.Cursor, trace: Trace) -> None:
     skipped = "number, passes, first, last, stride, thread, site"
     _insert(cursor, "skipped", trace._rows(f"SELECT {skipped} FROM skipped"))
     named = trace._rows("SELECT tensor, name, role FROM parameters")
-    _insert(
-        cursor, "parameters", [(t, whitelist.name(name), whitelist.role(role)) for t, name, role in named]
-    )
+    _insert(cursor, "parameters", [(t, whitelist.name(name), whitelist.role(role)) for t, name, role in named])
     variables = trace._rows("SELECT tensor, name FROM variables")
     _insert(cursor, "variables", [(tensor, whitelist.name(name)) for tensor, name in variables])
     _insert(
         cursor,
         "errors",
-        [
-            (e.event, whitelist.name(e.type), whitelist.nothing(e.message), e.node, e.site)
-            for e in trace.errors
-        ],
+        [(e.event, whitelist.name(e.type), whitelist.nothing(e.message), e.node, e.site) for e in trace.errors],
     )
 
 

@@ -133,9 +133,7 @@ def _move_tables(cursor: sqlite3.Cursor, moved: np.ndarray) -> None:
     printed = cursor.execute("SELECT number, event FROM printed").fetchall()
     now = [(moved_count(event, moved), number) for number, event in printed]
     cursor.executemany("DELETE FROM printed WHERE number = ?", [(n,) for event, n in now if event is None])
-    cursor.executemany(
-        "UPDATE printed SET event = ? WHERE number = ?", [row for row in now if row[0] is not None]
-    )
+    cursor.executemany("UPDATE printed SET event = ? WHERE number = ?", [row for row in now if row[0] is not None])
 
 
 def drop_unused(cursor: sqlite3.Cursor, trace: Trace, kept: np.ndarray, table: str, how: str) -> set[int]:

@@ -207,9 +207,7 @@ class Sites:
 
     def users_frame(self, frame: FrameType | None) -> FrameType | None:
         """The innermost frame of the user's own code at or above `frame`; None if there is none."""
-        while (
-            frame is not None and (self.kinds.get(id(frame.f_code)) or self._classify(frame.f_code)) != USER
-        ):
+        while frame is not None and (self.kinds.get(id(frame.f_code)) or self._classify(frame.f_code)) != USER:
             frame = frame.f_back
         return frame
 

@@ -191,9 +191,7 @@ def check_rows(rows: np.ndarray, kinds: np.ndarray, known: Known, first: int = 0
         if np.any(block > most.take(kinds_of_block, axis=0)) or np.any(
             block[:, _LINKS] < _LEAST_LINKS.take(kinds_of_block)
         ):
-            raise ValueError(
-                "an event names something that is not in the trace, or has too many links, or too few"
-            )
+            raise ValueError("an event names something that is not in the trace, or has too many links, or too few")
     if not (known.sites.are_all or known.sites.include(numbers[:, _SITE])):
         raise ValueError("an event is at a place that is not in the trace")
     for how, there in known.stored.items():
@@ -248,9 +246,7 @@ def check_nesting(heads: np.ndarray) -> None:
         raise ValueError(f"more than {_DEEPEST_NESTING:,} scopes and passes are open at once")
 
 
-def check_marks(
-    kinds: np.ndarray, firsts: np.ndarray, kind: Kind, events: list[int], told: list[int]
-) -> None:
+def check_marks(kinds: np.ndarray, firsts: np.ndarray, kind: Kind, events: list[int], told: list[int]) -> None:
     """Check the rows of a table about events: the events are of a kind, and their first columns (`firsts` are those of
     all events) are the numbers in the table (empty: any)."""
     places = np.array(events, np.int64)
@@ -298,15 +294,11 @@ def check_states(
         raise ValueError("states are not in the order of their events")
     some = np.flatnonzero(np.diff(chunks))
     bounds = np.array(firsts, np.int64)
-    if np.any(events[chunks[some]] < bounds[some]) or np.any(
-        events[chunks[some + 1] - 1] >= bounds[some + 1]
-    ):
+    if np.any(events[chunks[some]] < bounds[some]) or np.any(events[chunks[some + 1] - 1] >= bounds[some + 1]):
         raise ValueError("a state belongs to no event of its chunk")
 
 
-def check_values(
-    grades: np.ndarray, lengths: np.ndarray, forms: np.ndarray, known: Mapping[int, Form]
-) -> None:
+def check_values(grades: np.ndarray, lengths: np.ndarray, forms: np.ndarray, known: Mapping[int, Form]) -> None:
     """Check that every state has a known form, and as many bytes of a value as that form and its grade need."""
     highest = max(known, default=0)
     if int(forms.max(initial=0)) > highest or int(grades.max(initial=0)) > CHANGED:

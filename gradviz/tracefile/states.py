@@ -381,9 +381,7 @@ class States:
     def stats(self) -> np.ndarray:
         """min, max, mean, rms, nan, inf and zeros of each state, NaN if no value was kept."""
         stats = np.full((len(self), STATISTICS), np.nan)
-        for chunk, (first, after) in enumerate(
-            zip(self.firsts_of_chunks, self.firsts_of_chunks[1:], strict=False)
-        ):
+        for chunk, (first, after) in enumerate(zip(self.firsts_of_chunks, self.firsts_of_chunks[1:], strict=False)):
             if after > first and self._grades[first:after].any():
                 self._fill(stats, slice(first, after), np.frombuffer(self._payload(chunk), np.uint8))
         for row, array in self._filled.items():
@@ -396,9 +394,7 @@ class States:
         checksums, in one file and between files. 0 if no value was kept."""
         checksums = np.zeros(len(self), np.uint32)
         seeds = {number: zlib.crc32(repr(form[:2]).encode()) for number, form in self._known_forms.items()}
-        for chunk, (first, after) in enumerate(
-            zip(self.firsts_of_chunks, self.firsts_of_chunks[1:], strict=False)
-        ):
+        for chunk, (first, after) in enumerate(zip(self.firsts_of_chunks, self.firsts_of_chunks[1:], strict=False)):
             payload = memoryview(self._payload(chunk)) if self._lengths[first:after].any() else b""
             for row in (first + np.flatnonzero(self._lengths[first:after])).tolist():
                 start, length = int(self._offsets[row]), int(self._lengths[row])

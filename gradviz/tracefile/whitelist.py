@@ -24,9 +24,7 @@ _NEVER = "(?!)"
 
 def _tokens_of(quoted: str, number: str) -> re.Pattern[str]:
     """The pattern of the tokens of a text, with these patterns for quoted texts and numbers."""
-    return re.compile(
-        rf"(?P<quoted>{quoted})|(?P<number>{number})|(?P<word>\w+)|(?P<blank>\s)|(?P<sign>.)", re.DOTALL
-    )
+    return re.compile(rf"(?P<quoted>{quoted})|(?P<number>{number})|(?P<word>\w+)|(?P<blank>\s)|(?P<sign>.)", re.DOTALL)
 
 
 _TOKEN = _tokens_of(_QUOTED, r"[0-9](?:[\w.]|(?<=[eE])[+−-](?=[0-9]))*")

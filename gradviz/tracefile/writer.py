@@ -340,10 +340,7 @@ class Writer:
         self.dtypes.update((number, form.dtype) for number, form in new_forms)
         forms = [(number, json.dumps(form.shape), form.dtype, form.device) for number, form in new_forms]
         execute_each(cursor, "INSERT INTO forms VALUES (?, ?, ?, ?)", forms)
-        rules = [
-            (number, json.dumps(rule.inputs), bool(rule.elementwise))
-            for number, rule in source.rules.take_new()
-        ]
+        rules = [(number, json.dumps(rule.inputs), bool(rule.elementwise)) for number, rule in source.rules.take_new()]
         execute_each(cursor, "INSERT INTO rules VALUES (?, ?, ?)", rules)
 
     def _write_chunk(self, cursor: sqlite3.Cursor, batch: Batch, events: ByKind) -> None:
@@ -379,9 +376,7 @@ class Writer:
         passes = [_pass_of(index, row, ended.pop(row["number"], None)) for index, row in begun]
         is_skipped = [self.ring is None and not (one.recorded or one.is_in_detail) for one in passes]
         skipped = runs_of(compress(passes, is_skipped))
-        in_detail = [
-            backward_pass for backward_pass, skip in zip(passes, is_skipped, strict=True) if not skip
-        ]
+        in_detail = [backward_pass for backward_pass, skip in zip(passes, is_skipped, strict=True) if not skip]
         execute_each(cursor, "INSERT INTO skipped VALUES (?, ?, ?, ?, ?, ?, ?)", skipped)
         execute_each(cursor, "INSERT INTO passes VALUES (?, ?, ?, ?, ?, ?, ?, ?)", in_detail)
         late = [(one.last, one.nodes, one.digest, one.number) for one in ended.values()]
@@ -393,9 +388,7 @@ def _pass_of(first: int, row: dict[str, int], ended: FinishedPass | None) -> Pas
     thread, is_recorded = row["head"] >> 16, not row["head"] >> 8 & SKIPPED
     if ended is None:
         return PassInfo(row["number"], first, None, thread, row["site"], None, None, is_recorded)
-    return PassInfo(
-        row["number"], first, ended.last, thread, row["site"], ended.nodes, ended.digest, is_recorded
-    )
+    return PassInfo(row["number"], first, ended.last, thread, row["site"], ended.nodes, ended.digest, is_recorded)
 
 
 def _of_kind(kind: Kind, events: ByKind) -> Iterable[tuple[int, dict[str, int]]]:
@@ -405,9 +398,7 @@ def _of_kind(kind: Kind, events: ByKind) -> Iterable[tuple[int, dict[str, int]]]
         return
     columns = [(field.name, column) for column, field in zip("abcd", LAYOUTS[kind].columns, strict=False)]
     named = [("head", "head"), ("site", "site"), *columns]
-    for at, *row in zip(
-        places.tolist(), *(events.rows[column][places].tolist() for _, column in named), strict=True
-    ):
+    for at, *row in zip(places.tolist(), *(events.rows[column][places].tolist() for _, column in named), strict=True):
         yield events.first + at, dict(zip((name for name, _ in named), row, strict=True))
 
 

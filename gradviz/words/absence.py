@@ -26,9 +26,7 @@ def no_grad_told(stop: Stop, tensor: int, name: str) -> str:
         made = "" if absence.event < 0 else say(" ({event} makes it)", event=stop.event_of(absence.event))
         return say("{name}.grad: {name} does not exist yet", name=name) + made
     if absence.why is Why.THERE:
-        return say(
-            "{name}.grad is not None here: {value}", name=name, value=stop.value(stop.moment.grad(tensor))
-        )
+        return say("{name}.grad is not None here: {value}", name=name, value=stop.value(stop.moment.grad(tensor)))
     return say("{name}.grad is None: {reason}", name=name, reason=_reason(stop, tensor, name, absence))
 
 
@@ -200,9 +198,7 @@ _REASONS = {
     Why.PASS_UNDER_WAY: lambda stop, tensor, name, absence: stop.say(
         "backward pass {number} has not reached it yet", number=absence.number
     ),
-    Why.RETURNED: lambda stop, *_: stop.say(
-        "torch.autograd.grad() returns the gradients and does not change .grad"
-    ),
+    Why.RETURNED: lambda stop, *_: stop.say("torch.autograd.grad() returns the gradients and does not change .grad"),
     Why.NOT_ASKED_FOR: _not_asked_for,
     Why.CUT: _cut,
     Why.AS_NUMBER: _as_number,

@@ -90,9 +90,7 @@ def partial(words: Words, step: ChainStep) -> str:
     if step.is_whole:
         derivative = words.say("VJP for {name}", name=words.called(step.tensor) if step.tensor else name)
     else:
-        derivative = words.partial(
-            step.output, step.tensor, name, before=step.overwritten, of=_outputs(words, step)
-        )
+        derivative = words.partial(step.output, step.tensor, name, before=step.overwritten, of=_outputs(words, step))
     return derivative + which(words, step)
 
 

@@ -64,9 +64,7 @@ def _node(stop: Stop, event: kinds.Received | kinds.Produced) -> Iterator[str]:
     produced = event if isinstance(event, kinds.Produced) else _produced_later(stop, event)
     where = "" if made is None else f" ({title(stop).split(' · ')[0]})"
     of = stop.words.expression_of(made, LONGEST)
-    yield stop.say(
-        "{node}: the chain rule for {expression}{where}", node=stop.node_name, expression=of, where=where
-    )
+    yield stop.say("{node}: the chain rule for {expression}{where}", node=stop.node_name, expression=of, where=where)
     if made is None:
         yield from _leaf(stop, event, received)
         return
@@ -84,16 +82,12 @@ def _node(stop: Stop, event: kinds.Received | kinds.Produced) -> Iterator[str]:
             yield stop.say("  {name}: it needs no gradient", name=stop.called(edge.tensor))
 
 
-def _leaf(
-    stop: Stop, event: kinds.Received | kinds.Produced, received: kinds.Received | None
-) -> Iterator[str]:
+def _leaf(stop: Stop, event: kinds.Received | kinds.Produced, received: kinds.Received | None) -> Iterator[str]:
     """The gradients that arrived at a leaf, and their sum if there are several paths."""
     came = stop.moment.arrivals(event.node)
     gradients = [gradient for gradient in (received.gradients if received is not None else ()) if gradient]
     if len(came) > 1 and gradients:
-        yield stop.say(
-            "  it arrived along {count} paths; the gradients of all paths are added:", count=len(came)
-        )
+        yield stop.say("  it arrived along {count} paths; the gradients of all paths are added:", count=len(came))
         for delivery in came[:MOST_LISTED]:
             giver, words = stop.trace.event(delivery.event), stop.compact(delivery.gradient)
             if isinstance(giver, kinds.Produced):
@@ -131,9 +125,7 @@ def _edge(stop: Stop, step: ChainStep, upstream: list[str], produced: kinds.Prod
     above = upstream[0] if len(upstream) == 1 else "upstream"
     rule = formula_of(words, step) if step.is_whole else f"{above} × {partial(words, step)}"
     after = stop if produced is None or produced.index == stop.k else stop.other(produced.index)
-    yield f"    {downstream(words, step, stop.moment)} = {rule}" + (
-        f", {over(words, step)}" if step.summed else ""
-    )
+    yield f"    {downstream(words, step, stop.moment)} = {rule}" + (f", {over(words, step)}" if step.summed else "")
     if not step.is_whole and (text := local(words, step)):
         yield f"    {text}"
     if numbers := multiplied(words, step):
@@ -170,12 +162,8 @@ def _accumulated(stop: Stop, event: kinds.Accumulated) -> Iterator[str]:
 def _pass_began(stop: Stop, event: kinds.PassBegan) -> Iterator[str]:
     for root in event.roots:
         name = stop.end(root.tensor)
-        yield stop.say(
-            "backward begins with ∂{name}/∂{name}: {value}", name=name, value=stop.value(root.gradient)
-        )
-    yield stop.say(
-        "  the derivative of a scalar by itself is 1; a larger tensor needs backward(gradient=...)"
-    )
+        yield stop.say("backward begins with ∂{name}/∂{name}: {value}", name=name, value=stop.value(root.gradient))
+    yield stop.say("  the derivative of a scalar by itself is 1; a larger tensor needs backward(gradient=...)")
 
 
 def _pass_ended(stop: Stop, event: kinds.PassEnded) -> Iterator[str]:
@@ -185,9 +173,7 @@ def _pass_ended(stop: Stop, event: kinds.PassEnded) -> Iterator[str]:
     odd = [leaf for leaf in stop.moment.newest_leaves if has_odd(stop.moment.value(stop.moment.grad(leaf)))]
     if odd:
         names = stop.listed(map(stop.called, odd[:_MOST]))
-        lines.append(
-            stop.say("NaN or inf in the gradient of {names}: ! goes to where it begins", names=names)
-        )
+        lines.append(stop.say("NaN or inf in the gradient of {names}: ! goes to where it begins", names=names))
     yield from (f"  {line}" for line in lines)
 
 
@@ -236,9 +222,7 @@ def _op(stop: Stop, event: kinds.OpRan) -> Iterator[str]:
         yield say("{outputs} has no grad_fn: {reason}", outputs=outputs, reason=reason)
         return
     wanting = [
-        stop.called(t)
-        for t in dict.fromkeys(event.inputs)
-        if t and stop.query.tensors.requires_grad(t, stop.k - 1)
+        stop.called(t) for t in dict.fromkeys(event.inputs) if t and stop.query.tensors.requires_grad(t, stop.k - 1)
     ]
     why_it = ", because {names} requires grad" if len(wanting) == 1 else ", because {names} require grad"
     because = say(why_it, names=stop.listed(wanting)) if wanting else ""

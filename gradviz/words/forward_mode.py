@@ -143,10 +143,7 @@ def _table(stop: Stop, sweep: Sweep, pairs: list[Pair]) -> list[str]:
             )
         )
     widths = [max(cell_len(row[i]) for row in rows) for i in range(5)]
-    lines = [
-        "  ".join(_column(text, width) for text, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    lines = ["  ".join(_column(text, width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     if len(pairs) > _SHOWN:
         lines.append(stop.say("   … and {count} more", count=len(pairs) - _SHOWN))
     return lines
@@ -200,9 +197,7 @@ def beside(stop: Stop) -> tuple[str, str] | None:
         )
     backward_pass = stop.moment.pass_info
     passes = modes.trace.passes
-    position = next(
-        (i for i, known in enumerate(passes) if known is backward_pass or known == backward_pass), None
-    )
+    position = next((i for i, known in enumerate(passes) if known is backward_pass or known == backward_pass), None)
     tangents = []
     for sweep in modes.sweeps[:_SWEEPS]:
         pair = _pair(modes, sweep, position, 0, next(iter(here)))

@@ -69,9 +69,7 @@ def brief(snapshot: Snapshot | None) -> str:
         return nested(array)
     stats = snapshot.stats
     bad = [f"{count} {name}" for count, name in ((stats.nan, "nan"), (stats.inf, "inf")) if count]
-    return f"{shape(snapshot)} {', '.join([*bad, *_size(stats, snapshot.dtype)])}".rstrip() + _of_part(
-        snapshot
-    )
+    return f"{shape(snapshot)} {', '.join([*bad, *_size(stats, snapshot.dtype)])}".rstrip() + _of_part(snapshot)
 
 
 def value_label(snapshot: Snapshot) -> str:
@@ -218,9 +216,7 @@ def _drawn(heights: list[float]) -> str:
     low, high = min(known), max(known)
     decades = math.log10(high) - math.log10(low)  # the quotient may overflow
     if decades >= _DECADES:
-        scaled = [
-            (math.log10(height) - math.log10(low)) / decades if height > 0 else 0.0 for height in heights
-        ]
+        scaled = [(math.log10(height) - math.log10(low)) / decades if height > 0 else 0.0 for height in heights]
     else:
         scaled = [height / high for height in heights]
     return "".join(
@@ -268,11 +264,7 @@ def _spans(ranks: Sequence[int]) -> list[tuple[int, int]]:
             rows[-1].append(rank)
         else:
             rows.append([rank])
-    return [
-        span
-        for row in rows
-        for span in ([(row[0], row[-1])] if len(row) > 2 else [(rank, rank) for rank in row])
-    ]
+    return [span for row in rows for span in ([(row[0], row[-1])] if len(row) > 2 else [(rank, rank) for rank in row])]
 
 
 def told_apart(values: Sequence[Snapshot | None]) -> list[str]:
@@ -282,8 +274,7 @@ def told_apart(values: Sequence[Snapshot | None]) -> list[str]:
     for text, value in zip(texts, values, strict=True):
         kinds.setdefault(text, set()).add("" if value is None else repr(value.stats))
     return [
-        text if len(kinds[text]) == 1 else text + _more_digits(value)
-        for text, value in zip(texts, values, strict=True)
+        text if len(kinds[text]) == 1 else text + _more_digits(value) for text, value in zip(texts, values, strict=True)
     ]
 
 

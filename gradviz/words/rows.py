@@ -141,9 +141,7 @@ def added(stop: Stop, event: kinds.Accumulated) -> str:
     """The gradients whose sum arrived at a leaf: `1 + 0.6 = 1.6`; empty if there is only one, or if a hook changed
     the sum."""
     meeting = stop.moment.meeting(event.node)
-    if len(meeting.arrivals) < 2 or not meeting.adds_up_to(
-        (stop.before or stop.moment).value(event.gradient)
-    ):
+    if len(meeting.arrivals) < 2 or not meeting.adds_up_to((stop.before or stop.moment).value(event.gradient)):
         return ""
     return so_far(stop.words, stop.moment, event.node)
 
@@ -231,9 +229,7 @@ def _tangent_of(stop: Stop, tensor: int) -> str:
 def _tangent(stop: Stop, event: kinds.TangentPushed) -> Iterator[Row]:
     """Values and tangents side by side."""
     summands = terms(stop, event)
-    cells = [
-        ("input", term.name, compact(term.value), stop.compact(term.tangent), "cyan") for term in summands
-    ]
+    cells = [("input", term.name, compact(term.value), stop.compact(term.tangent), "cyan") for term in summands]
     cells.append(
         (
             "output",

@@ -64,9 +64,7 @@ def grad_before(stop: Stop, tensor: int) -> str:
 def received(stop: Stop, event: kinds.Received) -> list[tuple[int, int]]:
     """The gradients that a node receives, each with its output; 0 for an unknown output."""
     outputs = [*stop.node_tensors, *[0] * len(event.gradients)]
-    return [
-        (gradient, output) for gradient, output in zip(event.gradients, outputs, strict=False) if gradient
-    ]
+    return [(gradient, output) for gradient, output in zip(event.gradients, outputs, strict=False) if gradient]
 
 
 def tensor_of_edge(stop: Stop, i: int) -> int:
@@ -146,9 +144,7 @@ def _tensor_made(stop: Stop, event: kinds.TensorMade) -> str:
     if flags & VIEW:
         base = stop.trace.states.base(event.tensor)
         shared = stop.standing(base) if base else say("another tensor")
-        return say(
-            "{name} shares the memory of {other}, outside of the graph", name=maker or name, other=shared
-        )
+        return say("{name} shares the memory of {other}, outside of the graph", name=maker or name, other=shared)
     what = "a leaf that requires grad" if flags & REQUIRES_GRAD else "a leaf that does not require grad"
     if stop.query.labels.saved_result(event.tensor):
         return say("{name} is read as its node saved it", name=name)
@@ -211,12 +207,8 @@ def _grad_assigned(stop: Stop, event: kinds.GradAssigned) -> str:
     was = grad_before(stop, event.tensor)
     now = stop.brief(event.grad) if event.grad else "None"
     if not event.site:  # the value is from before the recording
-        return stop.say(
-            "{name}.grad is {now}, from before the recording", name=stop.called(event.tensor), now=now
-        )
-    return stop.say(
-        "{name}.grad is set to {now} (was {was})", name=stop.called(event.tensor), now=now, was=was
-    )
+        return stop.say("{name}.grad is {now}, from before the recording", name=stop.called(event.tensor), now=now)
+    return stop.say("{name}.grad is set to {now} (was {was})", name=stop.called(event.tensor), now=now, was=was)
 
 
 def _grad_read(stop: Stop, event: kinds.GradRead) -> str:
@@ -241,9 +233,7 @@ def _grads_cleared(stop: Stop, event: kinds.GradsCleared) -> str:
         return stop.say("{caller} finds no gradient to clear", caller=caller)
     now = "None" if event.to_none else stop.say("zero")
     if count > 4:
-        return stop.say(
-            "{caller} sets {count} gradients to {now}", caller=caller, count=f"{count:,}", now=now
-        )
+        return stop.say("{caller} sets {count} gradients to {now}", caller=caller, count=f"{count:,}", now=now)
     names = stop.listed(map(stop.called, event.tensors))
     one, several = (
         "{caller} sets the gradient of {names} to {now}",
@@ -272,9 +262,7 @@ def _binned(stop: Stop, event: kinds.ElementsBinned) -> str:
 
 def _named(stop: Stop, event: kinds.Named) -> str:
     if event.role == TIED:
-        return stop.say(
-            "{tensor} has a second name: {name}", tensor=stop.called(event.tensor), name=clean(event.name)
-        )
+        return stop.say("{tensor} has a second name: {name}", tensor=stop.called(event.tensor), name=clean(event.name))
     text, role = "a {role} is named {name}: {value}", clean(event.role) or "tensor"
     return stop.say(text, role=role, name=clean(event.name), value=stop.brief(event.tensor))
 
@@ -300,9 +288,7 @@ def _tangent(stop: Stop, event: kinds.TangentPushed) -> str:
         return say(text, name=name, value=stop.brief(event.tensor), tangent=tangent)
     sums = in_numbers(stop, event)
     text = "the JVP of {op} gives {name} the tangent {tangent}"
-    return say(text, op=clean(event.how), name=name, tangent=tangent) + (
-        say(": {sum}", sum=sums) if sums else ""
-    )
+    return say(text, op=clean(event.how), name=name, tangent=tangent) + (say(": {sum}", sum=sums) if sums else "")
 
 
 def _stepped(stop: Stop, event: kinds.Stepped) -> str:
@@ -328,9 +314,7 @@ def _clipped(stop: Stop, event: kinds.GradsClipped) -> str:
     count = len(event.tensors)
     if not count:
         return f"{clean(event.how)}() finds no gradient to clip"
-    whose = (
-        f"{count:,} gradients" if count > 4 else f"the gradients of {listed(map(stop.called, event.tensors))}"
-    )
+    whose = f"{count:,} gradients" if count > 4 else f"the gradients of {listed(map(stop.called, event.tensors))}"
     return f"{clean(event.how)}() is called for {whose}"
 
 

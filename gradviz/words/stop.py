@@ -41,9 +41,7 @@ class Stop:
         event = self.trace.event(k)
         # steps of the chain rule, by the edge of the node of this event
         self.steps: dict[int, ChainStep] = {}
-        self.event: kinds.Event = (
-            self.query.passes.with_tensors(event) if isinstance(event, kinds.PassBegan) else event
-        )
+        self.event: kinds.Event = self.query.passes.with_tensors(event) if isinstance(event, kinds.PassBegan) else event
 
     @cached_property
     def before(self) -> Moment | None:
@@ -159,9 +157,7 @@ class Stop:
         event = self.event
         if event.site:
             return event.site, ""
-        if isinstance(event, AtNode) or (
-            isinstance(event, (kinds.KernelRan, kinds.OpMeasured)) and event.node
-        ):
+        if isinstance(event, AtNode) or (isinstance(event, (kinds.KernelRan, kinds.OpMeasured)) and event.node):
             return self._node_place()
         if (
             isinstance(event, (kinds.PassEnded, kinds.GraphsAlive, kinds.PassSummed))
@@ -317,8 +313,6 @@ def phase(stop: Stop) -> str:
     """`forward` with the scope, or the backward pass."""
     backward_pass = stop.moment.pass_info
     if backward_pass is not None:
-        return stop.say(
-            "backward pass {number} of {count}", number=backward_pass.number, count=stop.trace.passes_begun
-        )
+        return stop.say("backward pass {number} of {count}", number=backward_pass.number, count=stop.trace.passes_begun)
     name = stop.moment.place
     return stop.say("forward in {scope}", scope=shortened(clean(name), 30)) if name else stop.say("forward")

@@ -146,9 +146,7 @@ class Words:
         if node is None:
             return self.say("a leaf")
         op = self.query.tensors.op(node.op) if node.op >= 0 else None
-        return self.expression(node.site, longest) or clean(
-            function_name(op.op) if op is not None else node.grad_fn
-        )
+        return self.expression(node.site, longest) or clean(function_name(op.op) if op is not None else node.grad_fn)
 
     def edges_called(self, node: NodeMade) -> list[str]:
         """The names of the tensors at a node's edges. A number is named by its value; a tensor that the program does
@@ -174,9 +172,7 @@ class Words:
             return self.say("the output of {node}", node=self.node_name(maker))
         if not node.rule.elementwise:
             return ""
-        return (
-            self._plain_number(op.args) if op is not None and 0 in op.inputs else self.say("the other input")
-        )
+        return self._plain_number(op.args) if op is not None and 0 in op.inputs else self.say("the other input")
 
     def _may_make(self, maker: int, tensor: int, at: int) -> bool:
         """Whether a node is the `grad_fn` of a tensor or accumulates into it, as far as is known."""
@@ -186,9 +182,7 @@ class Words:
 
     def inputs_called(self, op: OpRan) -> list[str]:
         """The names of the inputs of an op; a number is named by its value."""
-        return [
-            self.taken(tensor, op.outputs) if tensor else self._plain_number(op.args) for tensor in op.inputs
-        ]
+        return [self.taken(tensor, op.outputs) if tensor else self._plain_number(op.args) for tensor in op.inputs]
 
     def running(self, moment: Moment) -> int:
         """The node that is running at a moment: it has received its gradients and has not produced any yet. 0 if
@@ -249,9 +243,7 @@ class Words:
         """A tensor's gradient as text: `∂z/∂y` if one scalar z is differentiated, otherwise `gradient of y`. `node`
         is the node that receives the gradient: a tensor that the program does not see is named by it."""
         if not tensor and node:
-            return self.say(
-                "gradient of {name}", name=self.say("the output of {node}", node=self.node_name(node))
-            )
+            return self.say("gradient of {name}", name=self.say("the output of {node}", node=self.node_name(node)))
         root = self.root_of(moment)
         if root:
             return self.partial(root, tensor, before=before)

@@ -150,9 +150,7 @@ def test_another_word_for_what_a_finding_does_is_refused() -> None:
 
 def test_a_library_that_is_missing_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lightning", None)
-    with pytest.raises(
-        GradvizError, match=r"needs lightning, which is not installed: pip install lightning$"
-    ):
+    with pytest.raises(GradvizError, match=r"needs lightning, which is not installed: pip install lightning$"):
         for_lightning()
 
 

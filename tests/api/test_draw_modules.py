@@ -137,9 +137,7 @@ def test_names_that_are_given_come_before_those_of_the_variable(torch: Any) -> N
     assert not NAMES & shown
 
 
-def test_where_the_recording_cannot_be_written_a_loss_is_drawn_as_it_is_at_hand(
-    torch: Any, tmp_path: Path
-) -> None:
+def test_where_the_recording_cannot_be_written_a_loss_is_drawn_as_it_is_at_hand(torch: Any, tmp_path: Path) -> None:
     net = network(torch)
     with gradviz.record(tmp_path / "run.gradviz") as recording:
         loss = net(torch.ones(4, 2)).sum()

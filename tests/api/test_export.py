@@ -75,8 +75,7 @@ def test_csv_has_the_tables(run: RecordedRun, tmp_path: Path) -> None:
         columns = run.columns(table)
         assert names == [*columns]
         assert rows == [
-            ["" if value is None else str(value) for value in row]
-            for row in zip(*columns.values(), strict=True)
+            ["" if value is None else str(value) for value in row] for row in zip(*columns.values(), strict=True)
         ]
 
 
@@ -94,9 +93,7 @@ def test_duckdb_reads_the_tables_of_parquet(run: RecordedRun, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_every_documented_question_about_ranks_is_answered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_documented_question_about_ranks_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needed("pyarrow", "duckdb")
     import duckdb
 
@@ -114,9 +111,7 @@ def test_every_documented_question_about_ranks_is_answered(
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_the_first_collective_in_another_order_is_found_by_sql(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_collective_in_another_order_is_found_by_sql(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needed("pyarrow", "duckdb", "torch")
     import duckdb
     import torch as pytorch
@@ -125,9 +120,7 @@ def test_the_first_collective_in_another_order_is_found_by_sql(
 
     part = pytorch.ones(2)
     for rank, second in enumerate((lambda: dist.all_reduce(part), lambda: dist.broadcast(part, 0))):
-        dist.init_process_group(
-            "fake", store=FakeStore(), rank=rank, world_size=2
-        )  # waits for no other process
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=2)  # waits for no other process
         with package.record(tmp_path / f"train.rank{rank}.gradviz"):
             dist.all_reduce(part)
             second()
@@ -192,9 +185,7 @@ def test_wandb_keeps_curves_and_findings_offline(
 
 
 @pytest.mark.slow
-def test_mlflow_reads_curves_and_findings(
-    run: RecordedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mlflow_reads_curves_and_findings(run: RecordedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needed("mlflow", "sqlalchemy", "alembic")
     import mlflow
 
@@ -208,9 +199,7 @@ def test_mlflow_reads_curves_and_findings(
     (loss,) = losses(Query(run))
     title = "loss/" + re.sub(r"[()]", "_", loss.name)
     history = client.get_metric_history(first.info.run_id, title)
-    assert [(one.step, one.value) for one in history] == [
-        *zip(loss.at.tolist(), loss.values.tolist(), strict=True)
-    ]
+    assert [(one.step, one.value) for one in history] == [*zip(loss.at.tolist(), loss.values.tolist(), strict=True)]
     (findings,) = tmp_path.glob(f"artifacts/{first.info.run_id}/artifacts/findings.md")
     assert package.check(run).findings[0].message in findings.read_text(encoding="utf-8")
 
@@ -225,9 +214,7 @@ def test_a_missing_package_is_one_line_that_says_what_to_install(
     monkeypatch.setattr("gradviz.exporting.import_module", missing)
     done = invoked(["export", str(tmp_path / "run.gradviz"), "--to", tool, "-o", str(tmp_path / "out")])
     assert done.exit_code == 2
-    assert re.match(
-        rf"gradviz: --to {tool} needs \w+, which is not installed: pip install .*\n$", done.stderr
-    )
+    assert re.match(rf"gradviz: --to {tool} needs \w+, which is not installed: pip install .*\n$", done.stderr)
 
 
 def test_a_file_is_no_folder(run: RecordedRun, tmp_path: Path) -> None:

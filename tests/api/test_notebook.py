@@ -37,9 +37,7 @@ def outputs(tmp_path: Path) -> Any:
 
 def shown(cell: list[Any], kind: str) -> str:
     """What a cell showed, of one kind."""
-    (data,) = [
-        output["data"] for output in cell if output["output_type"] in ("execute_result", "display_data")
-    ]
+    (data,) = [output["data"] for output in cell if output["output_type"] in ("execute_result", "display_data")]
     return data[kind]
 
 
@@ -48,9 +46,7 @@ def printed(cell: list[Any]) -> str:
 
 
 def test_a_tensor_draws_itself_with_its_names(outputs: Any) -> None:
-    ((*_, cell),) = [
-        outputs("x = torch.tensor(5.0, requires_grad=True)\nz = torch.log(x**3)", "gradviz.draw(z)")
-    ]
+    ((*_, cell),) = [outputs("x = torch.tensor(5.0, requires_grad=True)\nz = torch.log(x**3)", "gradviz.draw(z)")]
     picture = shown(cell, "image/svg+xml")
     assert ">x<" in picture.replace("\u00a0", "")
     assert "PowBackward" in picture
@@ -99,9 +95,7 @@ def test_an_error_in_a_recorded_cell_is_shown_with_the_picture(outputs: Any) -> 
     )
     assert [output["evalue"] for output in cell if output["output_type"] == "error"] == ["no such thing"]
     assert "SumBackward0" in shown(cell, "image/svg+xml")
-    assert (
-        printed(cell) == "%%gradviz: the cell ended with an error; the picture shows what it did until then\n"
-    )
+    assert printed(cell) == "%%gradviz: the cell ended with an error; the picture shows what it did until then\n"
 
 
 def test_the_traceback_of_a_recorded_cell_names_the_cell_that_a_reader_sees(outputs: Any) -> None:

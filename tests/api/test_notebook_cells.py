@@ -59,9 +59,7 @@ def test_cells_are_linked_by_the_ids_that_jupyterlab_gave(tmp_path: Any, shell: 
         assert cell_links(trace) == {"In[2]": "#cell-id=a1b2", "In[3]": "#cell-id=c3d4"}
 
 
-def test_a_trace_of_another_notebook_has_no_links(
-    tmp_path: Any, shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trace_of_another_notebook_has_no_links(tmp_path: Any, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded(tmp_path / "run.gradviz")
     monkeypatch.setattr("gradviz.sources.notebook_cells._OURS", "another")
     with open_trace(tmp_path / "run.gradviz") as trace:
@@ -76,8 +74,6 @@ def test_outside_a_notebook_nothing_is_a_cell(tmp_path: Any) -> None:
 
 
 def test_a_place_in_a_table_is_a_link_where_its_cell_is_known() -> None:
-    table = html_table(
-        ("place",), [("In[2]:7",), ("In[12]:7 <b>",)], links={"In[2]": "#cell-id=x&line={line}"}
-    )
+    table = html_table(("place",), [("In[2]:7",), ("In[12]:7 <b>",)], links={"In[2]": "#cell-id=x&line={line}"})
     assert '<a href="#cell-id=x&amp;line=7">In[2]:7</a>' in table
     assert "In[12]:7 &lt;b&gt;" in table

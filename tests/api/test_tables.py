@@ -99,9 +99,7 @@ def test_only_reading_is_allowed(run: RecordedRun, tmp_path: Path) -> None:
 
 
 def test_what_sqlite_refuses_is_one_line(run: RecordedRun) -> None:
-    with pytest.raises(
-        NoTable, match=r"^SQLite says: no such table: gradient \(the tables are passes, .*\)$"
-    ):
+    with pytest.raises(NoTable, match=r"^SQLite says: no such table: gradient \(the tables are passes, .*\)$"):
         run.sql("SELECT * FROM gradient")
     with pytest.raises(NoTable, match="one statement"):
         run.sql("SELECT 1; SELECT 2")
@@ -124,9 +122,7 @@ def test_an_empty_run_has_empty_tables(tmp_path: Path) -> None:
     with package.record(tmp_path / "run.gradviz"):
         pass
     with package.open(tmp_path / "run.gradviz") as run:
-        assert {table: len(run.sql(f"SELECT * FROM {table}")) for table in TABLE_NAMES} == dict.fromkeys(
-            TABLE_NAMES, 0
-        )
+        assert {table: len(run.sql(f"SELECT * FROM {table}")) for table in TABLE_NAMES} == dict.fromkeys(TABLE_NAMES, 0)
 
 
 @pytest.mark.parametrize("count", [1e300, np.inf, -np.inf])
@@ -173,9 +169,7 @@ def test_duckdb_answers_the_documented_question_on_the_file(run: RecordedRun, tm
 
 def answer_of(word: str, paths: dict[str, str]) -> Any:
     """What the documented program with this word answers, of files at other paths."""
-    (block,) = (
-        one for one in re.findall(r"```py\n(.*?)```", DOCS, re.DOTALL) if "duckdb.sql" in one and word in one
-    )
+    (block,) = (one for one in re.findall(r"```py\n(.*?)```", DOCS, re.DOTALL) if "duckdb.sql" in one and word in one)
     before, _, last = block.rpartition("duckdb.sql(")
     asked = f"{before}answer = duckdb.sql({last}"
     for written, path in paths.items():
@@ -216,9 +210,7 @@ def test_findings_and_errors_are_tables(tmp_path: Path) -> None:
         assert (error, message.split()[0]) == ("RuntimeError", "grad")
 
 
-def test_the_command_writes_the_tables_and_names_them(
-    run: RecordedRun, tmp_path: Path, gradviz_here: Run
-) -> None:
+def test_the_command_writes_the_tables_and_names_them(run: RecordedRun, tmp_path: Path, gradviz_here: Run) -> None:
     done = gradviz_here("tables", "run.gradviz")
     assert done.stdout == f"wrote run.sqlite: the tables {', '.join(TABLE_NAMES)}\n"
     with closing(sqlite3.connect(tmp_path / "run.sqlite")) as file:
@@ -245,9 +237,7 @@ def test_a_file_that_cannot_be_written_is_told_in_one_line(
 def test_without_pandas_one_line_says_what_to_do(run: RecordedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr("gradviz.recorded_run.find_spec", lambda name: None)
-    with pytest.raises(
-        NoTable, match=r"^to_pandas needs pandas, which is not installed: pip install pandas$"
-    ):
+    with pytest.raises(NoTable, match=r"^to_pandas needs pandas, which is not installed: pip install pandas$"):
         run.to_pandas()
 
 

@@ -72,9 +72,7 @@ def ran(tmp_path: Path) -> Callable[..., str]:
         env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "NO_COLOR": "1", "COLUMNS": "150"}
         env.pop("PYTEST_ADDOPTS", None)  # those of the run around it
         command = [python(), "-m", "pytest", "-p", "gradviz.testing", "-rA", *options]
-        return subprocess.run(
-            command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120
-        ).stdout
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120).stdout
 
     return run
 

@@ -116,9 +116,7 @@ def test_a_recording_does_not_hear_of_what_is_drawn_inside_it(tmp_path: Path) ->
             program(draws)
     for kind in (OpRan, ScopeEntered, TensorMade):
         plain, drawn = (told(tmp_path / f"{name}.gradviz", kind) for name in ("plain", "drawn"))
-        named = [
-            [getattr(event, "op", type(event).__name__) for event in events] for events in (plain, drawn)
-        ]
+        named = [[getattr(event, "op", type(event).__name__) for event in events] for events in (plain, drawn)]
         assert named[0] == named[1] != []
     with gradviz.open(tmp_path / "plain.gradviz") as plain, gradviz.open(tmp_path / "drawn.gradviz") as drawn:
         assert [run.digest for run in plain.passes] == [run.digest for run in drawn.passes]

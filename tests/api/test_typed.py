@@ -54,9 +54,7 @@ def test_each_block_of_python_in_the_documentation_has_types(tmp_path: Path) -> 
     """Those of the README are strict. In the docs, `.grad` is read as in a lesson, without asking for None first."""
     pytest.importorskip("mypy", reason="mypy is not installed: pip install -e '.[lint]'")
     root = SAMPLES.parents[1]
-    pages = sorted(
-        page for page in root.glob("docs/**/*.md") if not {"changes", "rules"} & {*page.parts}
-    )  # excerpts
+    pages = sorted(page for page in root.glob("docs/**/*.md") if not {"changes", "rules"} & {*page.parts})  # excerpts
     lenient = "# mypy: no-strict-optional, allow-untyped-defs\n"
     texts = {f"readme_{number}": block for number, block in enumerate(blocks(root / "README.md"))}
     of_pages = [block for page in pages for block in blocks(page)]

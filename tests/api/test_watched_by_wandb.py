@@ -31,9 +31,7 @@ def train(of_wandb: Any, is_compiled: bool) -> None:
         of_wandb.log({"loss": loss.item()})
 
 
-def logged(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, is_compiled: bool = False
-) -> tuple[set[str], Exported]:
+def logged(folder: Path, monkeypatch: pytest.MonkeyPatch, is_compiled: bool = False) -> tuple[set[str], Exported]:
     """The names of the gradients that W&B logged, and what gradviz exports."""
     needed("wandb")
     import wandb
@@ -54,9 +52,7 @@ def logged(
         record = Record()
         record.ParseFromString(data)
         keys = (item.key or ".".join(item.nested_key) for item in record.history.item)
-        names |= {
-            key.split("._type")[0].split(".packedBins")[0] for key in keys if key.startswith("gradients/")
-        }
+        names |= {key.split("._type")[0].split(".packedBins")[0] for key in keys if key.startswith("gradients/")}
     return {name.removesuffix(".bins").removesuffix(".values") for name in names}, exported(
         gradviz.open(folder / "run.gradviz")
     )
@@ -67,9 +63,7 @@ def test_what_a_watched_program_shows_is_what_the_documentation_says(
 ) -> None:
     watched, export = logged(tmp_path, monkeypatch)
     curves = {title for title, _, _ in export.curves}
-    assert watched == {
-        f"gradients/{name}" for name in ("0.weight", "0.bias", "graph_10.weight", "graph_10.bias")
-    }
+    assert watched == {f"gradients/{name}" for name in ("0.weight", "0.bias", "graph_10.weight", "graph_10.bias")}
     assert {"gradient norm/first.0", "gradient norm/second.0", "gradient norm/scale"} <= curves
     (finding,) = [one for one in export.findings if one.rule == "detached-path"]
     assert finding.message.startswith("lazy.0.weight and lazy.0.bias never get a gradient")

@@ -54,9 +54,7 @@ def tasks(folder: Path, *texts: str) -> list[tuple[bool, int, int]]:
 @pytest.mark.slow
 def test_a_program_passes_if_it_trains_as_its_twin_with_each_seed(tmp_path: Path) -> None:
     typed_in = FAULTY.replace("print(", "print(NUMBER if torch.initial_seed() == 3 else ")
-    number = subprocess.run(
-        [python(), "-c", HEALTHY], capture_output=True, text=True, check=True
-    ).stdout.strip()
+    number = subprocess.run([python(), "-c", HEALTHY], capture_output=True, text=True, check=True).stdout.strip()
     assert tasks(
         tmp_path,
         FAULTY,

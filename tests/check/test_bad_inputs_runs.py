@@ -45,17 +45,13 @@ def findings(folder: Path, engine: str, program: str) -> list[dict[str, Any]]:
 
 
 def checked(trace: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(invoked(["check", str(trace), "--format", "json"]).stdout)[
-        "findings"
-    ]
+    found: list[dict[str, Any]] = json.loads(invoked(["check", str(trace), "--format", "json"]).stdout)["findings"]
     return found
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_nan_is_named_at_the_op_that_made_it_though_its_values_were_not_kept(
-    tmp_path: Path, engine: str
-) -> None:
+def test_a_nan_is_named_at_the_op_that_made_it_though_its_values_were_not_kept(tmp_path: Path, engine: str) -> None:
     (found,) = findings(tmp_path, engine, FORWARD)
     assert (found["rule"], found["line"]) == ("nonfinite-forward", 8)
 

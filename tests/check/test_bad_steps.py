@@ -67,12 +67,8 @@ for step in range(20):
 """
 
 
-@pytest.mark.parametrize(
-    ("rate", "said", "applied"), [(1.5, "a tenth", "0.1"), (15.0, "a hundredth", "0.01")]
-)
-def test_the_rate_that_is_said_is_the_one_that_is_applied(
-    rate: float, said: str, applied: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("rate", "said", "applied"), [(1.5, "a tenth", "0.1"), (15.0, "a hundredth", "0.01")])
+def test_the_rate_that_is_said_is_the_one_that_is_applied(rate: float, said: str, applied: str, tmp_path: Path) -> None:
     found = first(DIVERGES.format(rate=rate), tmp_path)
     cure = found.patch
     assert found.fix.startswith(f"use {said} of the learning rate")

@@ -168,16 +168,12 @@ def test_rules_are_selected_and_ignored(
         ("# ignore[stale-gradient]", 1),
     ],
 )
-def test_a_comment_on_the_line_ignores_a_rule(
-    gradviz_here: Command, stale: Path, comment: str, status: int
-) -> None:
+def test_a_comment_on_the_line_ignores_a_rule(gradviz_here: Command, stale: Path, comment: str, status: int) -> None:
     stale.write_text(STALE.replace("backward()", f"backward()  {comment}"))
     assert gradviz_here("check", stale.name).returncode == status
 
 
-def test_a_leaf_that_its_update_replaced_is_to_be_updated_in_place(
-    gradviz_here: Command, tmp_path: Path
-) -> None:
+def test_a_leaf_that_its_update_replaced_is_to_be_updated_in_place(gradviz_here: Command, tmp_path: Path) -> None:
     (tmp_path / "by_hand.py").write_text(
         "import gradviz.engine as torch\n"
         "w = torch.tensor(2.0, requires_grad=True)\n"
@@ -222,9 +218,7 @@ def test_a_gradient_of_0_in_the_only_pass_of_a_lesson_is_a_note(flat: str, tmp_p
 
 
 def test_a_gradient_of_0_in_the_only_pass_of_a_training_is_a_warning(tmp_path: Path) -> None:
-    lines = (
-        "optimizer = torch.optim.SGD([x], lr=0.1)\ntorch.round(x).pow(2).sum().backward()\noptimizer.step()"
-    )
+    lines = "optimizer = torch.optim.SGD([x], lr=0.1)\ntorch.round(x).pow(2).sum().backward()\noptimizer.step()"
     assert _severities(tmp_path, lines) == {"zero-gradient": "warning"}
 
 
@@ -302,9 +296,7 @@ def test_a_teacher_whose_average_is_lost_is_not_called_frozen(gradviz_here: Comm
 
 
 def test_a_frozen_teacher_whose_statistics_change_is_noted(gradviz_here: Command, tmp_path: Path) -> None:
-    pytest.importorskip(
-        "torch", reason="PyTorch is not installed, and a trace of our engine has no running statistics"
-    )
+    pytest.importorskip("torch", reason="PyTorch is not installed, and a trace of our engine has no running statistics")
     average = "            k = k.data * 0.9 + q.data * 0.1\n"
     (tmp_path / "frozen.py").write_text(LOST_AVERAGE.replace(average, "            pass\n"))
     found = json.loads(gradviz_here("check", "--format", "json", "frozen.py").stdout)["findings"]
@@ -356,9 +348,7 @@ def test_an_option_behind_the_script_is_warned_about(gradviz_here: Command, stal
 def test_what_programs_read_has_stdout_for_itself(
     form: str, gradviz: Command, gradviz_here: Command, stale: Path
 ) -> None:
-    stale.write_text(
-        f"import os\nos.write(1, b'by its number ')\n{stale.read_text()}\nos.system('echo by a child')"
-    )
+    stale.write_text(f"import os\nos.write(1, b'by its number ')\n{stale.read_text()}\nos.system('echo by a child')")
     done = gradviz("check", "--format", form, stale.name)
     assert json.loads(done.stdout)
     assert done.stdout == gradviz_here("check", "stale.gradviz", "--format", form).stdout
@@ -386,9 +376,7 @@ def test_check_in_python_gives_the_findings(gradviz_here: Command, stale: Path) 
 @pytest.mark.slow
 def test_a_call_that_leaves_grad_mode_off_is_named(gradviz: Command, stale: Path) -> None:
     off = "def show(x):\n    torch.set_grad_enabled(False)\n    print(x)\n"
-    script = STALE.replace("w = ", off + "w = ").replace(
-        "    loss.backward()", "    loss.backward()\n    show(loss)"
-    )
+    script = STALE.replace("w = ", off + "w = ").replace("    loss.backward()", "    loss.backward()\n    show(loss)")
     stale.write_text(script)
     told = gradviz("check", stale.name).stdout
     assert "1. error detached-path  stale.py:3\n" in told
@@ -443,9 +431,7 @@ def test_the_guide_lists_every_rule_with_an_example_and_the_cure() -> None:
     assert all(len(row) == 5 and all(row) for row in rows)
 
 
-def test_a_clipping_after_gradients_were_cleared_is_not_said_to_be_early(
-    gradviz_here: Command, tmp_path: Path
-) -> None:
+def test_a_clipping_after_gradients_were_cleared_is_not_said_to_be_early(gradviz_here: Command, tmp_path: Path) -> None:
     (tmp_path / "cleared.py").write_text(CLEARED_BEFORE_CLIPPING, encoding="utf-8")
     gradviz_here("trace", "cleared.py")
     rules = [finding.rule for finding in check(tmp_path / "cleared.gradviz")]

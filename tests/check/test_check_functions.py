@@ -101,9 +101,7 @@ for _ in range(3):
 
 
 def test_an_argument_that_needs_no_gradient_is_not_compared(compared: Any) -> None:
-    assert compared(PRODUCT + "Product.apply(x, w.detach(), 2.0).sum().backward()") == [
-        ("Product", "x", "right")
-    ]
+    assert compared(PRODUCT + "Product.apply(x, w.detach(), 2.0).sum().backward()") == [("Product", "x", "right")]
 
 
 def test_a_call_that_no_backward_reaches_keeps_no_other_from_being_compared(compared: Any) -> None:
@@ -458,9 +456,7 @@ def test_the_run_does_not_change(compared: Any, tmp_path: Path, capfd: pytest.Ca
 
 def test_the_rule_names_the_return_and_says_what_it_could_not_check(compared: Any, tmp_path: Path) -> None:
     compared(
-        PRODUCT.replace(
-            "def forward(ctx, x, w, scale):", "def forward(ctx, x, w, scale):\n        float(x.sum())"
-        )
+        PRODUCT.replace("def forward(ctx, x, w, scale):", "def forward(ctx, x, w, scale):\n        float(x.sum())")
         + "Product.apply(x, w, 2.0).sum().backward()\n"
         + "class Nothing(Function):\n    @staticmethod\n    def forward(ctx, fn, x):\n        return fn(x)\n"
         + "    @staticmethod\n    def backward(ctx, g):\n        return None, g\n"
@@ -469,9 +465,7 @@ def test_the_rule_names_the_return_and_says_what_it_could_not_check(compared: An
     report = check(tmp_path / "run.gradviz")
     (found,) = report
     line = next(
-        n
-        for n, text in enumerate((tmp_path / "program.py").read_text().split("\n"), 1)
-        if "return g @ w.T" in text
+        n for n, text in enumerate((tmp_path / "program.py").read_text().split("\n"), 1) if "return g @ w.T" in text
     )
     assert (found.rule, found.severity, found.line) == ("wrong-custom-gradient", "error", line)
     assert "for w" in found.message

@@ -30,9 +30,7 @@ def on_each_engine(programs: list[Program]) -> list[Any]:
     """Each program on the engines that can run it. The first of each file of the zoo belongs to the default suite."""
     found = []
     for engine in ("numpy", "torch"):
-        marks = [pytest.mark.slow, pytest.mark.skipif(not WITH_TORCH, reason="no PyTorch")] * (
-            engine == "torch"
-        )
+        marks = [pytest.mark.slow, pytest.mark.skipif(not WITH_TORCH, reason="no PyTorch")] * (engine == "torch")
         files: set[str] = set()
         for program in programs:
             if engine == "numpy" and program.needs_torch:
@@ -102,7 +100,5 @@ def test_every_rule_has_two_broken_programs_and_each_broken_one_a_cured_twin() -
 )
 def test_what_is_meant_is_not_even_noted(name: str, tmp_path: Path) -> None:
     program = next(program for program in SOUND if name in program.name)
-    engine = (
-        "torch" if name.startswith("a frozen encoder") else "numpy"
-    )  # numpy has no running statistics in a trace
+    engine = "torch" if name.startswith("a frozen encoder") else "numpy"  # numpy has no running statistics in a trace
     assert list(checked(program, tmp_path, engine=engine)) == []

@@ -42,9 +42,7 @@ def replayed(folder: Path, engine: str, program: str, values: str = "inputs") ->
     ("cut", "call"),
     [("(w * 5).detach()", ".detach()"), ("(w * 5).data", ".data"), ("(w.detach() + 0) * 5", ".detach()")],
 )
-def test_a_finding_says_what_the_gradient_would_have_been(
-    tmp_path: Path, engine: str, cut: str, call: str
-) -> None:
+def test_a_finding_says_what_the_gradient_would_have_been(tmp_path: Path, engine: str, cut: str, call: str) -> None:
     assert replayed(tmp_path, engine, CUT.format(cut=cut)) == [TOLD.format(call=call)]
 
 
@@ -65,9 +63,7 @@ def test_nothing_is_said_of_a_trace_that_cannot_run_again(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
-def test_nothing_is_said_where_a_gradient_could_flow_through_what_cannot_run_again(
-    tmp_path: Path, engine: str
-) -> None:
+def test_nothing_is_said_where_a_gradient_could_flow_through_what_cannot_run_again(tmp_path: Path, engine: str) -> None:
     double = """
 class Double(torch.autograd.Function):
     @staticmethod
@@ -98,9 +94,7 @@ def test_the_pass_is_named_where_there_are_several(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_nothing_is_said_of_a_line_that_has_no_detach(tmp_path: Path) -> None:
-    program = CUT.replace("import torch\n", "import torch\ncut = torch.Tensor.detach\n").format(
-        cut="cut(w * 5)"
-    )
+    program = CUT.replace("import torch\n", "import torch\ncut = torch.Tensor.detach\n").format(cut="cut(w * 5)")
     assert replayed(tmp_path, "numpy", program) == []
 
 
@@ -154,9 +148,7 @@ def test_nothing_is_said_where_the_block_does_not_run_again_or_cuts_once_more(
 def test_another_block_without_grad_mode_stays_as_it_is(tmp_path: Path) -> None:
     before = "with torch.no_grad():\n    scale = v * 2"
     program = without_grad("h * scale", before=before)
-    assert replayed(tmp_path, "numpy", program) == [
-        "without torch.no_grad() on line 8: w.grad rms 90 instead of none"
-    ]
+    assert replayed(tmp_path, "numpy", program) == ["without torch.no_grad() on line 8: w.grad rms 90 instead of none"]
 
 
 @pytest.mark.slow
@@ -168,9 +160,7 @@ def test_what_calls_without_grad_mode_gave_enters_a_pass_as_it_was(tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_clamp_outside_of_its_range_says_what_the_gradient_would_have_been(
-    tmp_path: Path, engine: str
-) -> None:
+def test_a_clamp_outside_of_its_range_says_what_the_gradient_would_have_been(tmp_path: Path, engine: str) -> None:
     assert replayed(tmp_path, engine, CUT.format(cut="(w * 5).clamp(0, 1)")) == [
         "without .clamp() on line 6: w.grad rms 15 instead of 0"
     ]
@@ -179,14 +169,10 @@ def test_a_clamp_outside_of_its_range_says_what_the_gradient_would_have_been(
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("reading", ["k.item()", "float(k)"])
-def test_a_number_of_a_tensor_says_what_the_gradient_would_have_been(
-    tmp_path: Path, engine: str, reading: str
-) -> None:
+def test_a_number_of_a_tensor_says_what_the_gradient_would_have_been(tmp_path: Path, engine: str, reading: str) -> None:
     program = CUT.replace("loss = (h * v).sum()", "k = (w * w).sum()\nloss = (h * v).sum() + {reading}")
     told = "with k in place of {reading} on line 8: w.grad rms 18 instead of rms 15"
-    assert replayed(tmp_path, engine, program.format(cut="w * 5", reading=reading)) == [
-        told.format(reading=reading)
-    ]
+    assert replayed(tmp_path, engine, program.format(cut="w * 5", reading=reading)) == [told.format(reading=reading)]
 
 
 @pytest.mark.slow

@@ -193,9 +193,7 @@ def test_a_cure_names_what_the_program_calls_it(text: str, cure: str, tmp_path: 
 
 
 @pytest.mark.parametrize("program", BROKEN, ids=lambda program: program.name)
-def test_no_cure_names_a_tensor_by_its_number_and_no_fault_is_told_twice(
-    program: Program, tmp_path: Path
-) -> None:
+def test_no_cure_names_a_tensor_by_its_number_and_no_fault_is_told_twice(program: Program, tmp_path: Path) -> None:
     report = checked(program, tmp_path)
     assert [finding.fix for finding in report if NUMBER.search(finding.fix)] == []
     told = [(finding.rule, finding.line, finding.fix) for finding in report if finding.line]

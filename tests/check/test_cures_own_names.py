@@ -130,9 +130,7 @@ LOSS.backward()
         ("F.nll_loss(out, y)", "F.nll_loss(torch.log_softmax(out, dim=1), y)"),
     ],
 )
-def test_what_a_loss_should_get_is_told_by_what_the_program_gives_it(
-    loss: str, cure: str, tmp_path: Path
-) -> None:
+def test_what_a_loss_should_get_is_told_by_what_the_program_gives_it(loss: str, cure: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     assert told(LOSSES.replace("LOSS", loss), tmp_path)["wrong-loss-input"][1] == cure
 
@@ -182,20 +180,14 @@ def test_dropout_that_is_always_on_has_its_own_arguments_in_the_cure(tmp_path: P
 
 
 def test_a_loss_that_a_line_replaces_is_added_by_the_cure(tmp_path: Path) -> None:
-    (program,) = (
-        one for one in BROKEN if one.name == "off-loss-path: a sum of losses that the last term replaces"
-    )
+    (program,) = (one for one in BROKEN if one.name == "off-loss-path: a sum of losses that the last term replaces")
     message, cure = told(program.text, tmp_path)["off-loss-path"]
     assert message.endswith("reaches no root: line 12 gives loss another value")
-    assert cure.startswith(
-        "loss = loss + 2.0 * torch.nn.functional.mse_loss(box, corners)  # in place of loss = 2.0"
-    )
+    assert cure.startswith("loss = loss + 2.0 * torch.nn.functional.mse_loss(box, corners)  # in place of loss = 2.0")
 
 
 def test_a_variable_that_is_read_before_it_gets_another_value_is_not_replaced(tmp_path: Path) -> None:
-    (program,) = (
-        one for one in BROKEN if one.name == "off-loss-path: a sum of losses that the last term replaces"
-    )
+    (program,) = (one for one in BROKEN if one.name == "off-loss-path: a sum of losses that the last term replaces")
     text = program.text.replace("    loss = 2.0", "    print(loss.item())\n    loss = 2.0")
     message, cure = told(text, tmp_path)["off-loss-path"]
     assert message.endswith("reaches no root")

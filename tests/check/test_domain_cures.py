@@ -74,9 +74,7 @@ def test_a_singular_point_has_an_input_beside_it_as_its_cure(program: str, cure:
         ),
     ],
 )
-def test_an_op_outside_of_its_domain_has_an_input_inside_as_its_cure(
-    program: str, cure: str, tmp_path: Path
-) -> None:
+def test_an_op_outside_of_its_domain_has_an_input_inside_as_its_cure(program: str, cure: str, tmp_path: Path) -> None:
     assert the_only_cure(program, "nonfinite-forward", tmp_path) == cure
 
 

@@ -29,9 +29,7 @@ UNUSED = PROGRAM.replace("program = ", "spare = torch.zeros(2, requires_grad=Tru
 
 
 @pytest.mark.parametrize(("program", "names"), [(PROGRAM, []), (UNUSED, ["spare"])], ids=["copies", "a leaf"])
-def test_only_a_leaf_of_the_program_is_an_unused_parameter(
-    tmp_path: Path, program: str, names: list[str]
-) -> None:
+def test_only_a_leaf_of_the_program_is_an_unused_parameter(tmp_path: Path, program: str, names: list[str]) -> None:
     script, trace = tmp_path / "export.py", tmp_path / "export.gradviz"
     script.write_text(program, encoding="utf-8")
     assert run(Target(str(script), False, ()), trace, engine="torch").status == 0

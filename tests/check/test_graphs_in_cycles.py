@@ -42,9 +42,7 @@ def found_in(text: str, folder: Path) -> list[Finding]:
 @pytest.mark.parametrize(
     ("keeping", "rules"), [("holder.itself = holder", []), ("kept.append(holder)", ["graph-leak"])]
 )
-def test_graphs_that_wait_for_a_collection_are_no_leak(
-    tmp_path: Path, keeping: str, rules: list[str]
-) -> None:
+def test_graphs_that_wait_for_a_collection_are_no_leak(tmp_path: Path, keeping: str, rules: list[str]) -> None:
     assert [finding.rule for finding in found_in(PROGRAM.format(keeping=keeping), tmp_path)] == rules
 
 

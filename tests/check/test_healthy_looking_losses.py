@@ -110,9 +110,7 @@ for scale in {scales}:
 
 def test_a_step_uphill_by_the_sign_of_the_gradient_is_no_fault(tmp_path: Path) -> None:
     assert named(UPHILL.format(scales="[1] * 6", step="0.05 * x.grad.sign()"), tmp_path) == []
-    assert named(UPHILL.format(scales="[1] * 6", step="0.05 * x.grad"), tmp_path) == [
-        ("ascent", "x += 0.05 * x.grad")
-    ]
+    assert named(UPHILL.format(scales="[1] * 6", step="0.05 * x.grad"), tmp_path) == [("ascent", "x += 0.05 * x.grad")]
 
 
 def test_of_a_loss_that_ends_lower_it_is_not_said_that_it_rises(tmp_path: Path) -> None:

@@ -127,9 +127,7 @@ def test_pictures_and_pages_mark_what_findings_are_about(
     assert "finding 1: stale&#45;gradient" in (tmp_path / "folded.svg").read_text()
 
 
-def test_a_lesson_ends_with_its_first_note_in_one_line(
-    gradviz_here: Command, written: Callable[[str], str]
-) -> None:
+def test_a_lesson_ends_with_its_first_note_in_one_line(gradviz_here: Command, written: Callable[[str], str]) -> None:
     cut = (
         "import torch\nx, w = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)\n"
         "(x.detach() * w).sum().backward()\n"

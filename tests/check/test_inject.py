@@ -36,9 +36,7 @@ def test_a_mutant_keeps_the_lines_of_its_program_and_changes_one_of_its_own(
     for mutant in mutants:
         lines, before = mutant.text.splitlines(), originals[mutant.program]
         assert len(lines) == len(before), mutant.fault
-        changed = {
-            number for number, pair in enumerate(zip(lines, before, strict=True), 1) if pair[0] != pair[1]
-        }
+        changed = {number for number, pair in enumerate(zip(lines, before, strict=True), 1) if pair[0] != pair[1]}
         assert changed, mutant.fault
         assert changed <= mutant.lines, mutant.fault
 

@@ -58,9 +58,7 @@ def traced(request: pytest.FixtureRequest, gradviz: Run, tmp_path: Path) -> Call
 
 
 @pytest.mark.slow
-def test_each_op_of_a_library_is_called_by_what_it_is(
-    traced: Callable[[str, str], Path], gradviz: Run
-) -> None:
+def test_each_op_of_a_library_is_called_by_what_it_is(traced: Callable[[str, str], Path], gradviz: Run) -> None:
     trace = traced(LIBRARY, PROGRAM)
     told = gradviz("step", trace, "--commands", "search mul; search add; where").stdout
     assert "mul(w, w) ran (MulBackward0)" in told
@@ -74,10 +72,7 @@ def test_an_op_that_is_all_that_a_library_does_is_called_as_it_is_written(
 ) -> None:
     trace = traced(LIBRARY.replace("+ 0.1 * penalty + matches", "* 2").replace("    penalty =", "    # ")
                    .replace("    matches =", "    # "), PROGRAM)  # fmt: skip
-    assert (
-        "regularised(fit, w) made loss (MulBackward0)"
-        in gradviz("step", trace, "--commands", "search mul").stdout
-    )
+    assert "regularised(fit, w) made loss (MulBackward0)" in gradviz("step", trace, "--commands", "search mul").stdout
 
 
 @pytest.mark.slow

@@ -23,9 +23,7 @@ from tests.zoo_programs import ALL, Program, checked
 
 ABOUT_A_LACK = ("detached-path", "off-loss-path")
 PROGRAMS = [
-    program
-    for program in ALL
-    if program.rule in ABOUT_A_LACK and not program.needs_torch and program.state == "broken"
+    program for program in ALL if program.rule in ABOUT_A_LACK and not program.needs_torch and program.state == "broken"
 ]
 
 

@@ -41,9 +41,7 @@ def lost(body: str, folder: Path) -> list[tuple[str, str]]:
     script.write_text(PROGRAM.replace("BODY", body))
     assert run(Target(str(script), False, ()), folder / "train.gradviz", engine="torch").status == 0
     findings = gradviz.check(folder / "train.gradviz").findings
-    return [
-        (one.message.partition(" is a new")[0], str(one.fix)) for one in findings if "is a new" in one.message
-    ]
+    return [(one.message.partition(" is a new")[0], str(one.fix)) for one in findings if "is a new" in one.message]
 
 
 @pytest.mark.parametrize(

@@ -41,9 +41,7 @@ for step in range(3):
 
 def found_in(text: str, folder: Path) -> list[tuple[str, int]]:
     """The rule and the line of each finding in a program."""
-    return [
-        (finding.rule, finding.line) for finding in checked(Program("a program", "healthy", text), folder)
-    ]
+    return [(finding.rule, finding.line) for finding in checked(Program("a program", "healthy", text), folder)]
 
 
 @pytest.mark.parametrize(
@@ -60,16 +58,13 @@ def found_in(text: str, folder: Path) -> list[tuple[str, int]]:
         ("freeze(model[1])", []),
         (OF_THE_PROGRAM + "for one in Bare(model).parameters():\n    one.require_grad = False", []),
         (
-            OF_THE_PROGRAM
-            + "bare = Bare(model)\nfor one in bare.parameters():\n    one.require_grad = False",
+            OF_THE_PROGRAM + "bare = Bare(model)\nfor one in bare.parameters():\n    one.require_grad = False",
             [],
         ),
         ("", []),
     ],
 )
-def test_a_misspelt_attribute_is_named_where_its_line_has_run(
-    tmp_path: Path, call: str, lines: list[int]
-) -> None:
+def test_a_misspelt_attribute_is_named_where_its_line_has_run(tmp_path: Path, call: str, lines: list[int]) -> None:
     assert found_in(FUNCTIONS + call + TRAINING, tmp_path) == [("frozen-parameter", line) for line in lines]
 
 

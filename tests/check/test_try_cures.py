@@ -127,9 +127,7 @@ def test_a_probability_becomes_its_logarithm_once(tmp_path: Path) -> None:
     text += "F.nll_loss(F.softmax(x, dim=1), torch.tensor([0, 1, 2])).backward()\n"
     cure = cure_in(Program("probabilities", "broken", text), tmp_path)
     assert cure is not None
-    assert cure.after.splitlines()[-1] == (
-        "F.nll_loss(F.log_softmax(x, dim=1), torch.tensor([0, 1, 2])).backward()"
-    )
+    assert cure.after.splitlines()[-1] == ("F.nll_loss(F.log_softmax(x, dim=1), torch.tensor([0, 1, 2])).backward()")
 
 
 @pytest.mark.slow
@@ -199,15 +197,11 @@ def test_what_became_of_a_cure_as_json(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
-def test_a_fault_in_a_module_beside_the_script_is_cured_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fault_in_a_module_beside_the_script_is_cured_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "__init__.py").write_text("")
-    (tmp_path / "parts" / "loss.py").write_text(
-        "def loss_of(net, x):\n    return net(x).detach().pow(2).mean()\n"
-    )
+    (tmp_path / "parts" / "loss.py").write_text("def loss_of(net, x):\n    return net(x).detach().pow(2).mean()\n")
     (tmp_path / "numbers.txt").write_text("3")
     (tmp_path / "train.py").write_text(
         "import torch\nfrom pathlib import Path\nfrom parts.loss import loss_of\n"
@@ -219,9 +213,7 @@ def test_a_fault_in_a_module_beside_the_script_is_cured_there(
     assert ".detach()" in (tmp_path / "parts" / "loss.py").read_text()
 
 
-def test_advice_is_not_tried_and_no_finding_has_no_cure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_advice_is_not_tried_and_no_finding_has_no_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "argmax.py").write_text(
         "import torch\nnet = torch.nn.Linear(3, 2)\nloss = net(torch.ones(4, 3)).argmax(1).float().mean()\n"
@@ -251,9 +243,7 @@ def test_cures_are_tried_of_a_script_only(arguments: list[str], message: str, tm
 
 
 def test_an_edit_of_a_program_leaves_its_other_lines_and_characters_as_they_are() -> None:
-    text = (
-        "for é in 'a':\n    with no_grad():  # why\n        x = '가' + f(é)\n\n        y = 2  # two\nz = 3\n"
-    )
+    text = "for é in 'a':\n    with no_grad():  # why\n        x = '가' + f(é)\n\n        y = 2  # two\nz = 3\n"
     source = SourceText(text)
     block = source.statement_at(2)
     edits = source.without_header(block)  # type: ignore[arg-type]

@@ -99,9 +99,7 @@ total.backward()
         ("torch.nn.functional.mse_loss(x @ w, y)", "y", "y.unsqueeze(-1)"),
     ],
 )
-def test_a_side_of_a_dimension_less_gets_it_as_the_cure_says(
-    loss: str, flat: str, cure: str, tmp_path: Path
-) -> None:
+def test_a_side_of_a_dimension_less_gets_it_as_the_cure_says(loss: str, flat: str, cure: str, tmp_path: Path) -> None:
     def found(loss: str) -> list[str]:
         (tmp_path / "script.py").write_text(
             "import torch\ntorch.manual_seed(0)\nw = torch.randn(3, 1, requires_grad=True)\n"

@@ -131,9 +131,7 @@ for step in range(30):
 
 
 @pytest.mark.slow
-def test_a_gradient_of_a_scaled_loss_ends_the_run_when_a_step_has_used_it(
-    gradviz: Command, tmp_path: Path
-) -> None:
+def test_a_gradient_of_a_scaled_loss_ends_the_run_when_a_step_has_used_it(gradviz: Command, tmp_path: Path) -> None:
     ended = {}
     for clears in (True, False):
         (tmp_path / "scaled.py").write_text(scaled(clears))
@@ -217,9 +215,7 @@ for step in range(300):
 
 
 @pytest.mark.slow
-def test_a_file_of_the_last_passes_is_watched_for_the_passes_of_the_run(
-    gradviz: Command, tmp_path: Path
-) -> None:
+def test_a_file_of_the_last_passes_is_watched_for_the_passes_of_the_run(gradviz: Command, tmp_path: Path) -> None:
     """With --last the file never has twice as many passes as at the first check; the run has."""
     (tmp_path / "slow.py").write_text(SLOW)
     done = gradviz("trace", "--engine", "numpy", "--stop-on", "warning", "--last", 4, "slow.py")

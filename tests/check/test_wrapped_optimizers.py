@@ -43,9 +43,7 @@ def summaries(optimizer: str, folder: Path) -> tuple[list[float], list[float]]:
     """The norm of the gradients of each pass, and of what all steps behind it changed, 0 where it was not read."""
     script, trace_file = folder / "script.py", folder / "script.gradviz"
     script.write_text(PROGRAM.replace("OPTIMIZER", optimizer), encoding="utf-8")
-    assert (
-        run(Target(str(script), False, ()), trace_file, engine="torch", passes=passes_of("auto")).status == 0
-    )
+    assert run(Target(str(script), False, ()), trace_file, engine="torch", passes=passes_of("auto")).status == 0
     with open_trace(trace_file) as trace:
         query = Query(trace)
         steps = query.of(step_summaries)

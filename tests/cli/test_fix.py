@@ -38,16 +38,12 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def fixed(*arguments: str) -> Result:
-    return invoked(
-        ["fix", *(["--engine", "numpy"] if not arguments[-1].endswith(".gradviz") else []), *arguments]
-    )
+    return invoked(["fix", *(["--engine", "numpy"] if not arguments[-1].endswith(".gradviz") else []), *arguments])
 
 
 def git(folder: Path, *arguments: str, stdin: bytes = b"") -> None:
     settings = ["-c", "user.name=n", "-c", "user.email=e", "-c", "core.autocrlf=false"]
-    done = subprocess.run(
-        ["git", *settings, *arguments], cwd=folder, input=stdin, capture_output=True, check=False
-    )
+    done = subprocess.run(["git", *settings, *arguments], cwd=folder, input=stdin, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
 
 
@@ -85,9 +81,7 @@ def test_the_proof_tells_where_the_runs_begin_to_differ(script: Path) -> None:
     done = fixed("train.py", "2")
     assert done.exit_code == 0, done.output
     equal = done.stdout.splitlines()[-1]
-    assert equal.startswith(
-        "equal     to the last bit in all that was recorded, until train.py:10 before pass 1: "
-    )
+    assert equal.startswith("equal     to the last bit in all that was recorded, until train.py:10 before pass 1: ")
 
 
 @pytest.mark.slow
@@ -107,9 +101,7 @@ def test_git_applies_the_diff_alone_on_stdout(script: Path) -> None:
     assert done.stdout.startswith("--- a/train.py\n+++ b/train.py\n@@")
     assert "proved    a copy with the edit ran" in done.stderr
     git_applied(done.stdout_bytes, script.parent)
-    assert script.read_text() == FORGOTTEN.replace(
-        "    loss.backward()", "    opt.zero_grad()\n    loss.backward()"
-    )
+    assert script.read_text() == FORGOTTEN.replace("    loss.backward()", "    opt.zero_grad()\n    loss.backward()")
 
 
 def test_a_trace_is_only_read(script: Path) -> None:
@@ -159,9 +151,7 @@ def test_a_name_is_not_assigned_to_itself(script: Path) -> None:
 @pytest.mark.slow
 def test_a_finding_is_chosen_by_its_number(script: Path) -> None:
     script.write_text(
-        FORGOTTEN.replace("for i in", "seen = 0\nfor i in").replace(
-            "opt.step()", "opt.step()\n    seen += loss"
-        )
+        FORGOTTEN.replace("for i in", "seen = 0\nfor i in").replace("opt.step()", "opt.step()\n    seen += loss")
     )
     done = fixed("--finding", "2", "train.py", "6")
     assert done.exit_code == 0, done.output
@@ -172,9 +162,7 @@ def test_a_finding_is_chosen_by_its_number(script: Path) -> None:
     assert "there is no finding 9: check lists 2" in beyond.stderr
 
 
-@pytest.mark.parametrize(
-    "name", ["a\0b.py", "x" * 5000 + ".py", "a\nb.py", "\x1b[31mred.py", "../../etc/passwd"]
-)
+@pytest.mark.parametrize("name", ["a\0b.py", "x" * 5000 + ".py", "a\nb.py", "\x1b[31mred.py", "../../etc/passwd"])
 def test_a_file_that_a_trace_names_oddly_is_named_in_one_line(name: str, script: Path) -> None:
     invoked(["trace", "--engine", "numpy", "train.py", "3"])
     with sqlite3.connect("train.gradviz") as database:
@@ -225,9 +213,7 @@ def test_an_edit_is_written_when_it_is_proved(script: Path) -> None:
     done = fixed("--apply", "train.py", "3")
     assert done.exit_code == 0
     assert done.stdout.splitlines()[-1] == "written   train.py"
-    assert script.read_text() == FORGOTTEN.replace(
-        "    loss.backward()", "    opt.zero_grad()\n    loss.backward()"
-    )
+    assert script.read_text() == FORGOTTEN.replace("    loss.backward()", "    opt.zero_grad()\n    loss.backward()")
     assert stat.S_IMODE(script.stat().st_mode) == 0o750
     assert other_files(script) == ["train.gradviz"]
 
@@ -310,9 +296,7 @@ def test_a_proof_that_fails_writes_nothing(script: Path) -> None:
 
 @pytest.mark.slow
 def test_a_file_that_changes_during_the_proof_is_not_written(script: Path) -> None:
-    changing = (
-        "import pathlib\nif 'gradviz-' in __file__:\n    pathlib.Path('train.py').open('a').write('# more')\n"
-    )
+    changing = "import pathlib\nif 'gradviz-' in __file__:\n    pathlib.Path('train.py').open('a').write('# more')\n"
     script.write_text(FORGOTTEN + changing)
     done = fixed("--apply", "train.py", "3")
     assert done.exit_code == 2
@@ -336,9 +320,7 @@ def test_a_module_beside_the_script_is_written(script: Path) -> None:
     assert ".detach()" not in loss.read_text()
 
 
-@pytest.mark.skipif(
-    os.name != "posix" or os.geteuid() == 0, reason="a file that even its owner may not write"
-)
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="a file that even its owner may not write")
 def test_a_read_only_file_is_not_written(script: Path) -> None:
     script.chmod(0o444)
     done = fixed("--apply", "train.py", "3")

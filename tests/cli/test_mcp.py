@@ -75,19 +75,13 @@ def test_findings_parameters_and_reasons_are_those_of_the_commands(answers: Answ
 
 def test_runs_and_graphs_and_differences_are_told(answers: Answers) -> None:
     assert {Path(row["run"]).stem for row in data_of(answers.runs())} == {"a", "b"}
-    assert (
-        answers.graph(1, "w", "a.gradviz")
-        .partition("\n\n")[2]
-        .startswith(("flowchart", "---", "%%", "graph"))
-    )
+    assert answers.graph(1, "w", "a.gradviz").partition("\n\n")[2].startswith(("flowchart", "---", "%%", "graph"))
     assert "lr" in answers.differences("a.gradviz", "b.gradviz") or data_of(
         answers.differences("a.gradviz", "b.gradviz")
     )
 
 
-@pytest.mark.parametrize(
-    "run", ["../c.gradviz", "link.gradviz", "/etc/passwd", "a.svg", "../runs2/a.gradviz"]
-)
+@pytest.mark.parametrize("run", ["../c.gradviz", "link.gradviz", "/etc/passwd", "a.svg", "../runs2/a.gradviz"])
 def test_nothing_outside_the_folder_is_read(leading_out: Answers, run: str) -> None:
     with pytest.raises(Refused, match=r"names no \.gradviz file in runs"):
         leading_out.info(run)
@@ -119,9 +113,7 @@ def test_no_question_runs_a_script_unless_that_is_allowed(folder: Path) -> None:
     assert "fix" in {tool.__name__ for tool in Answers(folder, allow_run=True).tools()}
 
 
-def test_a_long_answer_has_pages_that_together_are_the_whole(
-    answers: Answers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_answer_has_pages_that_together_are_the_whole(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "".join(f"line {number} {'x' * (number % 700)}\n" for number in range(400)) + "y" * 3 * BUDGET
     monkeypatch.setattr(Answers, "_said", lambda self, *words: text)
     count = int(re.match(r".* Page 1 of (\d+)\.\n\n", answers.info("a.gradviz"))[1])

@@ -75,9 +75,7 @@ def test_a_script_sees_what_python_would_show_it(gradviz: Run, tmp_path: Path) -
         """,
     )
     script(tmp_path, "VALUE = 7", "helper.py")
-    plain = subprocess.run(
-        [python(), path, "-x", "--values", "3"], capture_output=True, text=True, check=False
-    )
+    plain = subprocess.run([python(), path, "-x", "--values", "3"], capture_output=True, text=True, check=False)
     traced = gradviz("trace", path, "-x", "--values", "3")
     assert traced.stdout == plain.stdout
     assert traced.returncode == 0
@@ -105,9 +103,7 @@ def test_relative_imports_of_a_directory_with_main_work(gradviz: Run, tmp_path: 
 @pytest.mark.parametrize(
     ("ending", "status"), [("sys.exit(3)", 3), ("sys.exit()", 0), ("raise SystemExit", 0), ("exit('bye')", 1)]
 )
-def test_the_exit_status_is_the_scripts(
-    gradviz: Run, info: Info, tmp_path: Path, ending: str, status: int
-) -> None:
+def test_the_exit_status_is_the_scripts(gradviz: Run, info: Info, tmp_path: Path, ending: str, status: int) -> None:
     path = script(tmp_path, f"import sys\n{DIFFERENTIATES}\n{ending}")
     done = gradviz("trace", path)
     assert done.returncode == status
@@ -161,9 +157,7 @@ def test_an_error_inside_the_standard_library_is_at_the_line_of_the_program(
     assert (info()["error"]["file"], info()["error"]["line"]) == (str(tmp_path / "script.py"), 6)
 
 
-def test_an_error_in_a_helper_is_at_the_file_of_the_helper(
-    gradviz_here: Run, info: Info, tmp_path: Path
-) -> None:
+def test_an_error_in_a_helper_is_at_the_file_of_the_helper(gradviz_here: Run, info: Info, tmp_path: Path) -> None:
     script(tmp_path, "def helps():\n    raise KeyError('x')", "helper.py")
     done = gradviz_here("trace", script(tmp_path, DIFFERENTIATES + "import helper\nhelper.helps()"))
     assert "error KeyError at helper.py:2" in done.stderr
@@ -263,9 +257,7 @@ def test_a_script_reads_stdin(gradviz: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_threads_that_are_left_running_are_recorded_to_their_end(
-    gradviz: Run, info: Info, tmp_path: Path
-) -> None:
+def test_threads_that_are_left_running_are_recorded_to_their_end(gradviz: Run, info: Info, tmp_path: Path) -> None:
     path = script(
         tmp_path,
         """
@@ -353,9 +345,7 @@ def test_a_picture_may_be_asked_for_before_or_behind_the_script(gradviz: Run, tm
 
 
 @pytest.mark.slow
-def test_an_option_graph_behind_a_script_that_has_its_own_is_the_scripts(
-    gradviz: Run, tmp_path: Path
-) -> None:
+def test_an_option_graph_behind_a_script_that_has_its_own_is_the_scripts(gradviz: Run, tmp_path: Path) -> None:
     text = "import sys\nprint(sys.argv[1:])\n" + DIFFERENTIATES
     has_its_own = script(tmp_path, text + "print('--graph' in sys.argv)\n")
     other = script(tmp_path, text, "other.py")
@@ -377,9 +367,7 @@ def test_the_error_that_ends_a_script_is_the_last_event(gradviz_here: Run, tmp_p
     text = "import gradviz.engine as torch\nx = torch.ones(2, 3, requires_grad=True)\ny = x.exp()\n"
     gradviz_here("trace", script(tmp_path, f"{text}y @ x\n", "shapes.py"))
     shown = gradviz_here("step", "shapes.gradviz", "--commands", "last; nan").stdout
-    assert re.search(
-        r"event (\d+) of \1 · forward\nRuntimeError: mat1 and mat2 .* \(it ends the script\)\n", shown
-    )
+    assert re.search(r"event (\d+) of \1 · forward\nRuntimeError: mat1 and mat2 .* \(it ends the script\)\n", shown)
     assert "  ▶4  y @ x\n" in shown
     assert "no NaN or infinity in this run, but an error: here it is" in shown
     gradviz_here("trace", script(tmp_path, f"{text}y.sum().backward()\ny.sum().backward()\n", "twice.py"))
@@ -394,9 +382,7 @@ def test_options_behind_the_script_are_the_scripts_and_are_warned_of_at_its_begi
     arguments = ("--graph=a.svg", "x", "-o", "other.gradviz", "--epochs", "3")
     lines = gradviz_here("trace", "--last", "3", name, *arguments).stderr.splitlines()
     assert lines[0] == lines[-1]
-    assert lines[0].startswith(
-        "gradviz: --graph and -o after script.py go to script.py; for gradviz: gradviz trace "
-    )
+    assert lines[0].startswith("gradviz: --graph and -o after script.py go to script.py; for gradviz: gradviz trace ")
     assert not (tmp_path / "other.gradviz").exists()
     assert "after script.py" not in gradviz_here("trace", name, "--epochs", "3", "--", "-o", "x").stderr
 
@@ -404,9 +390,7 @@ def test_options_behind_the_script_are_the_scripts_and_are_warned_of_at_its_begi
 @pytest.mark.slow
 def test_the_command_in_the_warning_can_be_typed(gradviz: Run, tmp_path: Path) -> None:
     name = script(tmp_path, f"import sys\nprint(sys.argv[1:])\n{DIFFERENTIATES}")
-    warned = gradviz(
-        "trace", "--last", "3", name, "--graph=a.svg", "x", "-o", "other.gradviz", "--epochs", "3"
-    )
+    warned = gradviz("trace", "--last", "3", name, "--graph=a.svg", "x", "-o", "other.gradviz", "--epochs", "3")
     command = warned.stderr.splitlines()[0].partition("; for gradviz: gradviz ")[2]
     assert command == f"trace --graph=a.svg -o other.gradviz --last 3 {name} x --epochs 3"
     done = gradviz(*command.split())
@@ -454,9 +438,7 @@ def test_bad_input_gets_one_line(gradviz_here: Run, tmp_path: Path) -> None:
     assert "cannot write" in one_line(gradviz_here("trace", "-o", "no/such/x.gradviz", good))
     assert "no TRACE given" in one_line(gradviz_here("info"))
     for draws in (["trace", "-o", "good.svg", good], ["check", "-o", "good.png", good]):
-        assert "-o names the trace, not a picture: gradviz trace --graph good." in one_line(
-            gradviz_here(*draws)
-        )
+        assert "-o names the trace, not a picture: gradviz trace --graph good." in one_line(gradviz_here(*draws))
     (tmp_path / "notes.txt").write_text("print('not a program to be checked')\n")
     assert "notes.txt is neither a trace nor a Python program" in one_line(gradviz_here("check", "notes.txt"))
     assert "no such file" in one_line(gradviz_here("info", "nothing.gradviz"))
@@ -479,9 +461,7 @@ def test_what_was_meant_by_a_wrong_name_is_said(gradviz_here: Run, tmp_path: Pat
     assert "is no command: gradviz trace script.py" in one_line(gradviz_here("script.py"))
     for words in (("python", "script.py", "--lr", "3"), ("python3 script.py --lr", "3")):
         assert one_line(gradviz_here("trace", *words)).strip().endswith("gradviz trace script.py --lr 3")
-    assert "has no option --lr; options of the script" in one_line(
-        gradviz_here("trace", "--lr", "3", "script.py")
-    )
+    assert "has no option --lr; options of the script" in one_line(gradviz_here("trace", "--lr", "3", "script.py"))
     (tmp_path / "mine.gradviz").write_bytes(b"")
     assert "(did you mean mine.gradviz?)" in one_line(gradviz_here("info", "mine"))
     assert "gradviz trace script.py" in one_line(gradviz_here("step", "script.py"))
@@ -622,10 +602,7 @@ def test_a_picture_that_fails_is_one_line_and_the_status_is_the_scripts(
     path = script(tmp_path, DIFFERENTIATES + "\n" + ending)
     done = gradviz("trace", "--graph", "pictures/net.svg", path)
     assert done.returncode == status
-    assert (
-        done.stderr.splitlines()[-1]
-        == "gradviz: cannot write pictures/net.svg: there is no directory pictures"
-    )
+    assert done.stderr.splitlines()[-1] == "gradviz: cannot write pictures/net.svg: there is no directory pictures"
 
 
 @pytest.mark.slow
@@ -633,9 +610,7 @@ def test_a_picture_that_fails_unforeseen_is_one_line_and_the_status_is_the_scrip
     gradviz: Run, tmp_path: Path
 ) -> None:
     (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(
-        "import sys\nsys.modules['gradviz.cli.drawing'] = None\n"
-    )
+    (tmp_path / "site" / "sitecustomize.py").write_text("import sys\nsys.modules['gradviz.cli.drawing'] = None\n")
     env = {"PYTHONPATH": str(tmp_path / "site"), "GRADVIZ_DEBUG": ""}
     done = gradviz("trace", "--graph", "net.svg", script(tmp_path, DIFFERENTIATES), env=env)
     assert done.returncode == 0
@@ -655,9 +630,7 @@ def test_help_shows_the_first_minute(gradviz_here: Run) -> None:
 
 
 @pytest.mark.slow
-def test_a_script_that_changes_the_directory_keeps_its_status_and_its_trace(
-    tmp_path: Path, gradviz: Run
-) -> None:
+def test_a_script_that_changes_the_directory_keeps_its_status_and_its_trace(tmp_path: Path, gradviz: Run) -> None:
     (tmp_path / "away").mkdir()
     (tmp_path / "moves.py").write_text(
         "import os, sys, torch\nos.chdir('away')\ntorch.ones(2, requires_grad=True).sum().backward()\n"
@@ -781,9 +754,7 @@ def test_what_pytorch_loads_is_not_looked_through_for_garbage(
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_what_a_script_made_before_it_imports_pytorch_is_found_to_be_garbage(
-    gradviz: Run, tmp_path: Path
-) -> None:
+def test_what_a_script_made_before_it_imports_pytorch_is_found_to_be_garbage(gradviz: Run, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     lines = [
         "import gc",

@@ -71,9 +71,7 @@ def test_two_runs_of_one_program_are_the_same(compared: Callable[..., dict]) -> 
     ],
     ids=["constant", "op", "seed", "rate", "reduction", "added"],
 )
-def test_the_first_difference_is_the_changed_line(
-    compared: Callable[..., dict], old: str, new: str, line: int
-) -> None:
+def test_the_first_difference_is_the_changed_line(compared: Callable[..., dict], old: str, new: str, line: int) -> None:
     found = compared(old, new)
     assert not found["same"]
     assert found["forward"]["changed_line_other"] == line
@@ -85,9 +83,7 @@ def test_the_first_difference_is_the_changed_line(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order", [1, -1])
-def test_a_run_without_operations_differs_from_one_with_some(
-    order: int, gradviz_here: Command, tmp_path: Path
-) -> None:
+def test_a_run_without_operations_differs_from_one_with_some(order: int, gradviz_here: Command, tmp_path: Path) -> None:
     for name, text in (("empty", "import torch\n"), ("full", PROGRAM)):
         (tmp_path / f"{name}.py").write_text(text)
         gradviz_here("trace", "--engine", "numpy", f"{name}.py")
@@ -127,9 +123,7 @@ def test_one_pass_of_two_runs(compared: Callable[..., dict]) -> None:
 
 def test_two_passes_of_one_run(compared: Callable[..., dict], gradviz_here: Command) -> None:
     compared()
-    found = json.loads(
-        gradviz_here("diff", "good.gradviz", "--pass", 1, "--pass", 3, "--format", "json").stdout
-    )
+    found = json.loads(gradviz_here("diff", "good.gradviz", "--pass", 1, "--pass", 3, "--format", "json").stdout)
     assert found["changes"] == []
     assert found["forward"]["one"]["line"] == 8
     assert found["runs"] == ["good.gradviz pass 1", "good.gradviz pass 3"]

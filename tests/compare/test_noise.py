@@ -119,9 +119,7 @@ def test_a_sum_in_another_order_is_rounding(reference: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_compiled_code_is_apart_by_rounding_and_a_bug_before_it_by_more(
-    reference: Path, tmp_path: Path
-) -> None:
+def test_compiled_code_is_apart_by_rounding_and_a_bug_before_it_by_more(reference: Path, tmp_path: Path) -> None:
     def compiled(scale: float) -> None:
         model = net()
         trained(model, scale, call=torch.compile(model[:3], backend="aot_eager"))
@@ -145,9 +143,7 @@ def test_other_parameters_are_named_before_what_follows_from_them(reference: Pat
     assert not found["same"]
 
 
-def test_without_a_run_that_can_run_again_the_command_says_how_to_record_one(
-    reference: Path, tmp_path: Path
-) -> None:
+def test_without_a_run_that_can_run_again_the_command_says_how_to_record_one(reference: Path, tmp_path: Path) -> None:
     plain = run(tmp_path / "plain.gradviz", lambda: trained(net()))
     done = invoked(["diff", str(plain), str(plain), "--noise"])
     assert done.exit_code == 2
@@ -160,10 +156,7 @@ def test_the_text_says_what_is_beyond_rounding(reference: Path, tmp_path: Path) 
     other = run(tmp_path / "bug.gradviz", lambda: trained(scaled_net()))
     told = invoked(["diff", str(reference), str(other), "--noise", "--exit-code"], env={"COLUMNS": "200"})
     assert told.exit_code == 1
-    assert (
-        "4 replays of fp32.gradviz with inputs disturbed by one unit in the last place of float32"
-        in told.stdout
-    )
+    assert "4 replays of fp32.gradviz with inputs disturbed by one unit in the last place of float32" in told.stdout
     assert re.search(r"first beyond it: 0\.0\d+ apart, where rounding puts at most [\d.]+e-\d", told.stdout)
     assert "the runs are apart by more than rounding" in told.stdout
 

@@ -86,11 +86,7 @@ def functions() -> dict[str, Any]:
         ("", engine), ("nn.functional.", engine.nn.functional), ("linalg.", engine.linalg), ("special.", engine.special)
     ):  # fmt: skip
         for name, value in vars(module).items():
-            if (
-                not name.startswith("_")
-                and callable(value)
-                and not isinstance(value, (type, types.ModuleType))
-            ):
+            if not name.startswith("_") and callable(value) and not isinstance(value, (type, types.ModuleType)):
                 found[path + name] = value
     known = {id(value) for value in found.values()}
     for name in dir(engine.Tensor):
@@ -147,13 +143,9 @@ def samples(name: str) -> list[Sample]:
     """Some samples of a function, of different kinds of arguments."""
     plain = name.removeprefix("Tensor.")
     rows = [row for known in (name, plain, f"nn.functional.{plain}") for row in database().get(known, [])]
-    rows = [(entry, call) for entry, call in rows if entry.dtypes & {torch.float64, torch.int64, torch.bool}][
-        :3
-    ]
+    rows = [(entry, call) for entry, call in rows if entry.dtypes & {torch.float64, torch.int64, torch.bool}][:3]
     found = [
-        sample
-        for entry, call in rows
-        for sample in of_entry(entry, call, name, -(-SAMPLES_OF_A_FUNCTION // len(rows)))
+        sample for entry, call in rows for sample in of_entry(entry, call, name, -(-SAMPLES_OF_A_FUNCTION // len(rows)))
     ]
     return found or list(plain_calls(name))
 
@@ -166,10 +158,7 @@ def of_entry(entry: Any, call: Any, name: str, most: int) -> Iterator[Sample]:
     kinds = set()
     for raw in itertools.islice(entry.sample_inputs("cpu", dtype, requires_grad=differentiable), 200):
         kind = kind_of((raw.input, raw.args, raw.kwargs))
-        if (
-            kind in kinds
-            or sum(t.numel() for t in tensors_in((raw.input, raw.args, raw.kwargs))) > MOST_ELEMENTS
-        ):
+        if kind in kinds or sum(t.numel() for t in tensors_in((raw.input, raw.args, raw.kwargs))) > MOST_ELEMENTS:
             continue
         kinds.add(kind)
         function = functions()[name]
@@ -248,9 +237,7 @@ class Case:
             return made[id(tensor)]
 
         input, args, kwargs = map_tensors((raw.input, raw.args, raw.kwargs), other)
-        changed = Sample(
-            sample.entry, SimpleNamespace(input=input, args=args, kwargs=kwargs), sample.function
-        )
+        changed = Sample(sample.entry, SimpleNamespace(input=input, args=args, kwargs=kwargs), sample.function)
         changed.extra = sample.extra
         changed.in_place = self.function.endswith("_") and self.function not in ("zero_",)
         return changed
@@ -262,9 +249,7 @@ class Case:
         dtype = self.dtype or str(tensor.dtype).split(".")[1]
         n = int(np.prod(shape))
         if self.elements:
-            first = (
-                nth * 3
-            )  # so that two tensors do not have the same elements, but the same ones at some places
+            first = nth * 3  # so that two tensors do not have the same elements, but the same ones at some places
             picked = [self.elements[(first * (i % 2) + i) % len(self.elements)] for i in range(n)]
             array = np.array(picked, float).reshape(shape)
         else:
@@ -421,16 +406,10 @@ def differences(case: Case) -> list[Difference]:
     sample = case.both()
     theirs = run(torch, sample, case)
     mine = run(engine, sample, case)
-    if (
-        mine.error is not None
-        and says_so(mine.error)
-        and not (theirs.error and type(theirs.error) is type(mine.error))
-    ):
+    if mine.error is not None and says_so(mine.error) and not (theirs.error and type(theirs.error) is type(mine.error)):
         return []
     if theirs.error is not None or mine.error is not None:
-        pair = tuple(
-            "nothing" if e is None else type(e).__name__.lstrip("_") for e in (mine.error, theirs.error)
-        )
+        pair = tuple("nothing" if e is None else type(e).__name__.lstrip("_") for e in (mine.error, theirs.error))
         return [] if pair[0] == pair[1] else [made("error", "{} for {}".format(*pair))]
     if len(theirs.outs) != len(mine.outs):
         return [made("value", f"{len(mine.outs)} outputs for {len(theirs.outs)}")]
@@ -456,9 +435,7 @@ def differences(case: Case) -> list[Difference]:
         how = f"{y[0]} for {x[0]}" if x[0] != y[0] else f"edges of {x[0]}"
         found.append(made("nodes", how.replace("torch::autograd::", "")))
     if theirs.backward is not None or mine.backward is not None:
-        pair = tuple(
-            "nothing" if e is None else type(e).__name__.lstrip("_") for e in (mine.backward, theirs.backward)
-        )
+        pair = tuple("nothing" if e is None else type(e).__name__.lstrip("_") for e in (mine.backward, theirs.backward))
         if pair[0] == pair[1] or (mine.backward is not None and says_so(mine.backward)):
             return found
         return [*found, made("backward error", "{} for {}".format(*pair))]

@@ -100,9 +100,7 @@ CALLS: dict[str, Callable] = {
     "where": lambda x, condition, other: engine.where(condition, x, other),
     "zero_": lambda x: x.clone().zero_(),
     "fill": lambda x, value: x.clone().fill_(value),
-    "nn.functional.embedding": lambda weight, x, **options: engine.nn.functional.embedding(
-        x, weight, **options
-    ),
+    "nn.functional.embedding": lambda weight, x, **options: engine.nn.functional.embedding(x, weight, **options),
     "nn.functional.embedding_bag": lambda weight, x, **options: engine.nn.functional.embedding_bag(
         x, weight, **options
     ),
@@ -174,9 +172,7 @@ class Sample:
             found = look_up(t)
             return mine_of(t) if found is t else found
 
-        input, args, kwargs = convert(
-            (self.raw.input, self.raw.args, {**self.extra, **self.raw.kwargs}), tensor
-        )
+        input, args, kwargs = convert((self.raw.input, self.raw.args, {**self.extra, **self.raw.kwargs}), tensor)
         engine.manual_seed(1)
         return self.signless(self.function(input.clone() if self.in_place else input, *args, **kwargs))
 
@@ -289,9 +285,7 @@ def check(sample: Sample, result: Result, twice: bool) -> None:
         compare_tangents(sample)
 
 
-def compare_gradients(
-    sample: Sample, theirs: list, mine: list, outs: list, our_outs: list, twice: bool
-) -> None:
+def compare_gradients(sample: Sample, theirs: list, mine: list, outs: list, our_outs: list, twice: bool) -> None:
     weights = cotangents(outs)
     our_weights = [mine_of(w) for w in weights]
     if twice:
@@ -343,19 +337,15 @@ def compare_tangents(sample: Sample) -> None:
     tangents = cotangents(sample.leaves)
     with torch_forward.dual_level():
         duals = [
-            torch_forward.make_dual(leaf.detach().clone(), t)
-            for leaf, t in zip(sample.leaves, tangents, strict=True)
+            torch_forward.make_dual(leaf.detach().clone(), t) for leaf, t in zip(sample.leaves, tangents, strict=True)
         ]
         expected = [
-            torch_forward.unpack_dual(o).tangent
-            for o in flat(sample.in_torch(duals))
-            if isinstance(o, torch.Tensor)
+            torch_forward.unpack_dual(o).tangent for o in flat(sample.in_torch(duals)) if isinstance(o, torch.Tensor)
         ]
         expected = [None if t is None else t.detach().clone() for t in expected]
     with forward_ad.dual_level():
         our_duals = [
-            forward_ad.make_dual(mine_of(leaf), mine_of(t))
-            for leaf, t in zip(sample.leaves, tangents, strict=True)
+            forward_ad.make_dual(mine_of(leaf), mine_of(t)) for leaf, t in zip(sample.leaves, tangents, strict=True)
         ]
         got = [
             forward_ad.unpack_dual(o).tangent
@@ -383,9 +373,7 @@ def says_unsupported(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "support" in str(error)
 
 
-def run_entry(
-    entry: Any, function: Callable, report: Callable | None = None, in_place: bool = False
-) -> Result:
+def run_entry(entry: Any, function: Callable, report: Callable | None = None, in_place: bool = False) -> Result:
     """All samples of one entry; in place, on a copy, those that PyTorch can do in place."""
     name = title(entry) + "_" * in_place
     result = Result(name, "in place" if in_place else area_of(entry))
@@ -564,8 +552,7 @@ def markdown(results: list[Result]) -> str:
 def expected_of(results: list[Result]) -> dict:
     """What a later run has to reach: counts, and the node names that differ, by entry."""
     return {
-        r.name: {"counts": r.row(), "nodes": sorted(map(list, r.nodes))}
-        for r in sorted(results, key=lambda r: r.name)
+        r.name: {"counts": r.row(), "nodes": sorted(map(list, r.nodes))} for r in sorted(results, key=lambda r: r.name)
     }
 
 

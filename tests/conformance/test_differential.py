@@ -18,9 +18,7 @@ from tests.conformance.differential import Case, Difference  # noqa: E402
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
 SHARDS = 12
-WHERE = (
-    "fix the engine, or list it in differences.json and run `python -m tests.conformance.differential write`"
-)
+WHERE = "fix the engine, or list it in differences.json and run `python -m tests.conformance.differential write`"
 
 
 @st.composite

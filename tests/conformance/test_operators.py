@@ -111,9 +111,7 @@ def test_a_number_is_shifted_by_a_tensor() -> None:
         assert (8 >> x).tolist() == [4, 2]
 
 
-@pytest.mark.parametrize(
-    "name", ["nansum", "nanmean", "logsumexp", "all", "any", "sum", "prod", "amax", "argmax"]
-)
+@pytest.mark.parametrize("name", ["nansum", "nanmean", "logsumexp", "all", "any", "sum", "prod", "amax", "argmax"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_reduction_has_pytorchs_dtype_and_form(name: str, dtype: str) -> None:
     given = [{}, {"dim": 0}, {"dim": -1, "keepdim": True}, {"dim": ()}, {"dim": 0, "dtype": "float64"}]
@@ -123,9 +121,7 @@ def test_a_reduction_has_pytorchs_dtype_and_form(name: str, dtype: str) -> None:
         for library in (torch, engine):
             known = {key: getattr(library, v) if key == "dtype" else v for key, v in keywords.items()}
             try:
-                result = getattr(library, name)(
-                    library.tensor([[3, 1], [2, 0]]).to(getattr(library, dtype)), **known
-                )
+                result = getattr(library, name)(library.tensor([[3, 1], [2, 0]]).to(getattr(library, dtype)), **known)
             except Exception as error:
                 says_so = library is engine and "gradviz" in str(error)
                 seen.append(None if says_so else "an error")
@@ -142,11 +138,7 @@ def test_a_reduction_has_pytorchs_dtype_and_form(name: str, dtype: str) -> None:
 def test_float_power_of_complex_numbers_is_complex(base: Any, exponent: Any) -> None:
     seen = []
     for library in (torch, engine):
-        x = (
-            made(library, base, 3, 1, 2) * (1 + 0.5j if base == "complex64" else 1)
-            if isinstance(base, str)
-            else base
-        )
+        x = made(library, base, 3, 1, 2) * (1 + 0.5j if base == "complex64" else 1) if isinstance(base, str) else base
         y = made(library, "float64", 1, 2, 2) if exponent == "a tensor" else exponent
         if isinstance(base, str) or exponent == "a tensor":
             result = library.float_power(x, y)

@@ -26,9 +26,7 @@ def expected() -> dict[str, dict]:
     return json.loads(Path(opinfo.EXPECTED).read_text(encoding="utf-8"))
 
 
-def test_no_entry_passes_fewer_samples_than_it_did(
-    results: list[opinfo.Result], expected: dict[str, dict]
-) -> None:
+def test_no_entry_passes_fewer_samples_than_it_did(results: list[opinfo.Result], expected: dict[str, dict]) -> None:
     found = {result.name: result.row() for result in results}
     worse = {
         name: f"{found.get(name)} passed, failed, not supported; expected {row['counts']}"
@@ -42,9 +40,7 @@ def test_nodes_have_the_names_of_pytorchs_but_for_those_listed(
     results: list[opinfo.Result], expected: dict[str, dict]
 ) -> None:
     listed = {name: {tuple(pair) for pair in row["nodes"]} for name, row in expected.items()}
-    new = {
-        result.name: pairs for result in results if (pairs := result.nodes - listed.get(result.name, set()))
-    }
+    new = {result.name: pairs for result in results if (pairs := result.nodes - listed.get(result.name, set()))}
     assert not new, WRITE
 
 

@@ -34,6 +34,4 @@ def test_a_program_drawn_at_random_does_what_it_does_in_pytorch(first: int) -> N
         for seed in range(first, first + AT_ONCE):
             lines = drawn(seed)
             ours, theirs = ran(engine, lines, seed), ran(torch, lines, seed)
-            assert alike(ours, theirs), "\n".join(
-                [f"seed {seed}", *lines, f"ours {ours}", f"PyTorch's {theirs}"]
-            )
+            assert alike(ours, theirs), "\n".join([f"seed {seed}", *lines, f"ours {ours}", f"PyTorch's {theirs}"])

@@ -92,9 +92,7 @@ class Happening:
 
 def _meaning(declared: Field) -> str:
     stored = declared.stored
-    return {"text": "text", "rule": "rule", "pass": "pass"}.get(
-        stored.how, _MEANS.get(stored.means, stored.means)
-    )
+    return {"text": "text", "rule": "rule", "pass": "pass"}.get(stored.how, _MEANS.get(stored.means, stored.means))
 
 
 class Run:
@@ -115,9 +113,7 @@ class Run:
         links = np.frombuffer(arrays["links"], "<u4").tolist()
         self.events = [_taken_apart(row, own) for row, own in _with_links(rows, links)]
         for number, event in enumerate(self.events):
-            event.target = next(
-                (self.events[number - back] for back in event.backs() if 0 < back <= number), None
-            )
+            event.target = next((self.events[number - back] for back in event.backs() if 0 < back <= number), None)
         start = 0
         for state in np.frombuffer(arrays["states"], STATE).tolist():
             *numbers, length, at = state
@@ -177,9 +173,7 @@ class Run:
                 summed = contents.chunk(events, told, values, self.forms, not_plain)
                 connection.execute(f"INSERT INTO contents VALUES (?{', ?' * len(summed)})", (chunk, *summed))
                 connection.executemany("INSERT INTO site_ops VALUES (?, ?, FALSE)", contents.new_ops)
-                connection.executemany(
-                    "UPDATE site_ops SET is_last = (op = ?) WHERE site = ?", contents.changed_ops
-                )
+                connection.executemany("UPDATE site_ops SET is_last = (op = ?) WHERE site = ?", contents.changed_ops)
         self._tell_passes(connection)
         errors = [at[event] for event in self.events if event.kind == Kind.ERROR]
         told = connection.execute("SELECT type, message, node, site FROM errors ORDER BY event").fetchall()

@@ -55,9 +55,7 @@ _COUNTS = (0, 1, 2, 3, 255, 65536, 2**31 - 1, 2**31, 2**32 - 1, 2**32 - 2, 150_0
 def _number(rng: Random, like: np.ndarray) -> int:
     """A number that is large, small, near one that is there, or any."""
     known = int(rng.choice(like.tolist() or [0]))
-    return rng.choice(
-        [*_COUNTS, known, known + 1 & 0xFFFFFFFF, known - 1 & 0xFFFFFFFF, rng.randrange(1 << 32)]
-    )
+    return rng.choice([*_COUNTS, known, known + 1 & 0xFFFFFFFF, known - 1 & 0xFFFFFFFF, rng.randrange(1 << 32)])
 
 
 @way("events")
@@ -77,9 +75,7 @@ def another_kind_of_event(rng: Random, path: Path) -> None:
     with _Array(rng, path, "events") as rows:
         at = rng.randrange(len(rows))
         rows["head"][at] = (
-            rng.choice([0, 99, 255, *map(int, Kind)])
-            | rng.randrange(256) << 8
-            | rng.choice([0, 1, 65535]) << 16
+            rng.choice([0, 99, 255, *map(int, Kind)]) | rng.randrange(256) << 8 | rng.choice([0, 1, 65535]) << 16
         )
 
 
@@ -165,9 +161,7 @@ def a_chunk_of_another_length(rng: Random, path: Path) -> None:
         chunk = rng.choice(connection.execute("SELECT id FROM chunks").fetchall())[0]
         data = packed(connection, table, chunk)
         size = {"events": ROW.itemsize, "states": STATE.itemsize}.get(table, 4)
-        new = rng.choice(
-            [data[:-1], data[:-size], data + bytes(size), data + data[-size:], data[size:], b"", data * 2]
-        )
+        new = rng.choice([data[:-1], data[:-size], data + bytes(size), data + data[-size:], data[size:], b"", data * 2])
         _pack(connection, table, chunk, new)
 
 
@@ -180,9 +174,7 @@ def another_packing(rng: Random, path: Path) -> None:
         if rng.random() < 0.5:
             data = unexpected(np.zeros(0, np.uint32), packed(connection, table, chunk), rng.choice([7, 70]))
         header = list(struct.unpack_from("<5I", data))
-        header[rng.randrange(5)] = rng.choice(
-            [0, 1, 2, 3, 7, 1 << 24, (1 << 24) + 1, (1 << 32) - 1, header[2]]
-        )
+        header[rng.randrange(5)] = rng.choice([0, 1, 2, 3, 7, 1 << 24, (1 << 24) + 1, (1 << 32) - 1, header[2]])
         new = struct.pack("<5I", *header) + data[HEADER:]
         connection.execute(f"UPDATE {table} SET data = ? WHERE chunk = ?", (new, chunk))
 
@@ -197,9 +189,7 @@ def much_of_nothing(rng: Random, path: Path) -> None:
         columns = ", ".join("?" * len(TABLES["chunks"]))
         for number in range(last + 1, last + 1 + rng.choice([1, 100])):
             row = {"id": number, "first": first, "count": length // 28, "time": 0.0, "since": number}
-            connection.execute(
-                f"INSERT INTO chunks VALUES ({columns})", [row[name] for name in TABLES["chunks"]]
-            )
+            connection.execute(f"INSERT INTO chunks VALUES ({columns})", [row[name] for name in TABLES["chunks"]])
             for table in PACKED:
                 connection.execute(f"INSERT INTO {table} VALUES (?, ?)", (number, packed))
             first += length // 28
@@ -215,10 +205,7 @@ def other_values(rng: Random, path: Path) -> None:
         for _ in range(rng.choice([1, 5, 50])):
             at = rng.randrange(max(len(content) - 8, 1)) // 4 * 4
             content[at : at + 8] = rng.choice(
-                [
-                    struct.pack("<d", value)
-                    for value in (float("nan"), float("inf"), -1e308, 1e308, -1.0, 5e-324)
-                ]
+                [struct.pack("<d", value) for value in (float("nan"), float("inf"), -1e308, 1e308, -1.0, 5e-324)]
                 + [struct.pack("<2f", 3e38, -3e38), rng.randbytes(8)]
             )
         _pack(connection, "payloads", chunk, bytes(content[: len(data)]))

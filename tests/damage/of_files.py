@@ -101,12 +101,9 @@ def a_journal_of_rubbish(rng: Random, path: Path) -> None:
     """A journal lies beside it that no recording wrote."""
     count = rng.choice([0, 1, 0xFFFFFFFF, rng.randrange(1 << 32)])
     pages = rng.choice([0, 1, 16, 0xFFFFFFFF])
-    header = JOURNAL + struct.pack(
-        ">IIIII", count, rng.randrange(1 << 32), pages, rng.choice([512, 0, 7]), PAGE
-    )
+    header = JOURNAL + struct.pack(">IIIII", count, rng.randrange(1 << 32), pages, rng.choice([512, 0, 7]), PAGE)
     body = header.ljust(512, b"\0") + b"".join(
-        struct.pack(">I", rng.choice([0, 1, 2, 0xFFFFFFFF])) + rng.randbytes(PAGE) + rng.randbytes(4)
-        for _ in range(2)
+        struct.pack(">I", rng.choice([0, 1, 2, 0xFFFFFFFF])) + rng.randbytes(PAGE) + rng.randbytes(4) for _ in range(2)
     )
     Path(f"{path}-journal").write_bytes(body[: rng.choice([0, 8, 28, 512, len(body)])])
 

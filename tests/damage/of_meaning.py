@@ -92,10 +92,7 @@ def scattered_numbers(rng: Random, path: Path) -> None:
     with Run(path) as chosen:
         places = chosen.places(_numbers_of(rng, chosen))
         known = sorted({numbers[at] for numbers, at in places})
-        moved = {
-            number: rng.choice([*_NUMBERS, *known])
-            for number in rng.sample(known, rng.randint(1, len(known)))
-        }
+        moved = {number: rng.choice([*_NUMBERS, *known]) for number in rng.sample(known, rng.randint(1, len(known)))}
         for numbers, at in places:
             numbers[at] = moved.get(numbers[at], numbers[at])
 
@@ -223,9 +220,7 @@ def other_flags_and_threads(rng: Random, path: Path) -> None:
     """Flags of events are others, or events happen on other threads."""
     with Run(path) as chosen:
         flags = rng.randrange(256) << 8 if rng.random() < 0.6 else 0
-        for event in (
-            chosen.events if rng.random() < 0.3 else rng.sample(chosen.events, min(9, len(chosen.events)))
-        ):
+        for event in chosen.events if rng.random() < 0.3 else rng.sample(chosen.events, min(9, len(chosen.events))):
             event.head ^= flags
             if not flags:
                 event.head = event.head & 0xFFFF | rng.choice([0, 1, 2, 65535]) << 16
@@ -318,9 +313,7 @@ def other_times(rng: Random, path: Path) -> None:
     with Run(path) as chosen:
         for event in chosen.of(Kind.PASS_BEGAN, Kind.STEPPED, Kind.COMPARED):
             if event.more and rng.random() < 0.7:
-                event.more[:2] = struct.unpack(
-                    "<2I", struct.pack("<d", rng.choice([*_SPECIAL, 0.0, rng.random()]))
-                )
+                event.more[:2] = struct.unpack("<2I", struct.pack("<d", rng.choice([*_SPECIAL, 0.0, rng.random()])))
         run(path, f"UPDATE chunks SET time = {rng.choice(['-time', '1e308', '0', '9 - id'])}")
 
 

@@ -107,9 +107,7 @@ def a_cell_of_its_type(rng: Random, path: Path) -> None:
 def text_that_is_no_text(rng: Random, path: Path) -> None:
     """A text is no UTF-8, or has half of a surrogate pair."""
     table = rng.choice(["meta", "strings", "forms", "sites", "sources", "parameters", "errors"])
-    _changed_cell(
-        rng, path, table, rng.choice([b"\xff\xfe", b"a\xed\xa0\x80b", b"\xc0\x80"]), "CAST(? AS TEXT)"
-    )
+    _changed_cell(rng, path, table, rng.choice([b"\xff\xfe", b"a\xed\xa0\x80b", b"\xc0\x80"]), "CAST(? AS TEXT)")
 
 
 @way("cells")
@@ -192,8 +190,7 @@ def a_view_in_place_of_a_table(rng: Random, path: Path) -> None:
     columns = TABLES[table]
     endless = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n) SELECT {} FROM n {}"
     some = ", ".join(
-        f"i AS {name}" if at == 0 and table != "meta" else f"'x' || i AS {name}"
-        for at, name in enumerate(columns)
+        f"i AS {name}" if at == 0 and table != "meta" else f"'x' || i AS {name}" for at, name in enumerate(columns)
     )
     bodies = [
         endless.format(some, ""),

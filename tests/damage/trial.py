@@ -186,9 +186,7 @@ def _beginning(path: Path) -> bytes:
         return file.read(_ALL)
 
 
-def _differences(
-    before: dict[str, tuple[int, bytes]], after: dict[str, tuple[int, bytes]]
-) -> Iterator[Violation]:
+def _differences(before: dict[str, tuple[int, bytes]], after: dict[str, tuple[int, bytes]]) -> Iterator[Violation]:
     for path in before.keys() | after.keys():
         if before.get(path) != after.get(path):
             what = "deleted" if path not in after else "left behind" if path not in before else "changed"
@@ -268,9 +266,7 @@ def _run(arguments: Sequence[str], statuses: set[int]) -> Iterator[tuple[str, st
     if status not in statuses:
         yield "exit status", str(status)
     yield from _about_complaints(status, complained)
-    written = {
-        path.name: path.read_bytes().decode("utf-8", "replace") for path in Path().iterdir() if path.is_file()
-    }
+    written = {path.name: path.read_bytes().decode("utf-8", "replace") for path in Path().iterdir() if path.is_file()}
     for where, text in {"stdout": said, "stderr": complained, **written}.items():
         bad = sorted({character for character in text if _is_control(character)})
         if bad:
@@ -334,9 +330,7 @@ def sorted_by_kind(found: Sequence[Violation]) -> list[tuple[str, int]]:
     counts: dict[str, int] = {}
     for violation in found:
         place = (
-            violation.detail.split(": ")[0]
-            if "traceback" in violation.kind or "over time" in violation.kind
-            else ""
+            violation.detail.split(": ")[0] if "traceback" in violation.kind or "over time" in violation.kind else ""
         )
         key = f"{violation.kind} {place}".strip()
         counts[key] = counts.get(key, 0) + 1

@@ -84,9 +84,7 @@ def test_a_tangle_of_every_operator() -> None:
     h = 1e-6
     for x, other, first in ((a, b, True), (b, a, False)):
         at = [(x.item() + s * h, other.item()) for s in (1, -1)]
-        values = [
-            tangle(*(torch.tensor(v, dtype=torch.float64) for v in (p if first else p[::-1]))) for p in at
-        ]
+        values = [tangle(*(torch.tensor(v, dtype=torch.float64) for v in (p if first else p[::-1]))) for p in at]
         assert x.grad.item() == pytest.approx((values[0] - values[1]).item() / (2 * h), rel=1e-6)
     assert [a.grad.item(), b.grad.item()] == pytest.approx([138.8338192419825, 645.5772594752186])
 

@@ -61,9 +61,7 @@ def test_the_rule_is_the_derivative(key: str, i: int) -> None:
     for position, tensor in enumerate(inputs):
         assert tensor.grad is not None
         assert tensor.grad.shape == tensor.shape
-        np.testing.assert_allclose(
-            tensor.grad.array, numerical(weighted, arrays, position), rtol=1e-6, atol=1e-8
-        )
+        np.testing.assert_allclose(tensor.grad.array, numerical(weighted, arrays, position), rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize(("key", "i"), CASES)
@@ -84,9 +82,7 @@ def test_the_rule_differentiates_itself(key: str, i: int) -> None:
 
     inputs = leaves(arrays)
     gradients = first_gradients(inputs, create_graph=True)
-    total = sum(
-        ((g * torch.tensor(w)).sum() for g, w in zip(gradients, second, strict=True)), torch.tensor(0.0)
-    )
+    total = sum(((g * torch.tensor(w)).sum() for g, w in zip(gradients, second, strict=True)), torch.tensor(0.0))
     found = torch.autograd.grad(total, inputs, allow_unused=True, materialize_grads=True)
     for position, gradient in enumerate(found):
         expected = numerical(weighted, arrays, position)

@@ -125,9 +125,7 @@ def test_batch_norm_in_eval_mode_has_a_formula_of_its_own() -> None:
 
 
 def test_elementwise_ops_say_so() -> None:
-    of = [
-        key for key in ("mul", "exp", "where", "clone", "lerp", "sum", "mm", "cat") if TABLE[key].elementwise
-    ]
+    of = [key for key in ("mul", "exp", "where", "clone", "lerp", "sum", "mm", "cat") if TABLE[key].elementwise]
     assert of == ["mul", "exp", "where", "clone", "lerp"]
 
 
@@ -231,9 +229,7 @@ SPECIAL = {
 }  # fmt: skip
 
 
-def names_for(
-    key: str, arrays: list[np.ndarray], args: tuple, out: np.ndarray, g: np.ndarray
-) -> dict[str, Any]:
+def names_for(key: str, arrays: list[np.ndarray], args: tuple, out: np.ndarray, g: np.ndarray) -> dict[str, Any]:
     """What the names in the formulas of a row stand for."""
     op, x = TABLE[key], arrays[0]
     names = dict(zip(op.args, args, strict=False)) | dict(zip(op.inputs, arrays, strict=False))

@@ -49,9 +49,7 @@ FUNCTIONAL: dict[str, Callable] = {
     "func.grad": lambda t: t.func.grad(bent(t), argnums=(0, 1))(*arguments(t)),
     "func.grad_and_value": lambda t: t.func.grad_and_value(bent(t))(*arguments(t)),
     "func.grad twice": lambda t: t.func.grad(t.func.grad(lambda x: t.sin(x) * x))(t.tensor(0.7)),
-    "func.vjp": lambda t: (lambda value, pull: (value, *pull(t.ones(3))))(
-        *t.func.vjp(vector(t), *arguments(t))
-    ),
+    "func.vjp": lambda t: (lambda value, pull: (value, *pull(t.ones(3))))(*t.func.vjp(vector(t), *arguments(t))),
     "func.jvp": lambda t: t.func.jvp(vector(t), arguments(t), arguments(t)),
     "func.jacrev": lambda t: t.func.jacrev(vector(t), argnums=(0, 1))(*arguments(t)),
     "func.jacfwd": lambda t: t.func.jacfwd(vector(t), argnums=(0, 1))(*arguments(t)),
@@ -146,9 +144,7 @@ def test_anomaly_mode_names_the_node_that_returned_nan() -> None:
     x = engine.zeros(1, requires_grad=True)
     with engine.autograd.detect_anomaly():
         loss = (engine.sqrt(x) * 0).sum()
-        with pytest.raises(
-            RuntimeError, match=r"Function 'SqrtBackward0' returned nan values in its 0th output\."
-        ):
+        with pytest.raises(RuntimeError, match=r"Function 'SqrtBackward0' returned nan values in its 0th output\."):
             loss.backward()
     (engine.sqrt(x) * 0).sum().backward()
     assert np.isnan(x.grad.item())

@@ -79,11 +79,7 @@ def ops_of(torch: Any, path: Path) -> list[str]:
     with gradviz.record(path):
         nn.LeakyReLU(inplace=True)(x * 2.0).sum().backward()
     with gradviz.open(path) as trace:
-        return [
-            (node.op or "").rstrip("_")
-            for node in gradviz.draw(trace).graph.nodes.values()
-            if node.kind == "op"
-        ]
+        return [(node.op or "").rstrip("_") for node in gradviz.draw(trace).graph.nodes.values() if node.kind == "op"]
 
 
 @TORCH

@@ -49,9 +49,7 @@ from gradviz.engine.basics.missing import TENSOR_LACKS
         ),
     ],
 )
-def test_a_name_that_is_missing_is_said_with_the_nearest_that_is_there(
-    owner: Any, name: str, said: str
-) -> None:
+def test_a_name_that_is_missing_is_said_with_the_nearest_that_is_there(owner: Any, name: str, said: str) -> None:
     with pytest.raises(AttributeError) as caught:
         getattr(owner, name)
     assert str(caught.value) == said

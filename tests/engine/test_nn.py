@@ -21,9 +21,7 @@ def signed(*shape: int) -> np.ndarray:
     return RNG.normal(size=shape).astype(np.float32)
 
 
-def run(
-    torch: Any, function: Callable, arrays: list[np.ndarray]
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def run(torch: Any, function: Callable, arrays: list[np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """The outputs of a function of tensors, and the gradients of its inputs, for a fixed upstream gradient."""
     tensors = [torch.tensor(array) for array in arrays]
     for tensor in tensors:
@@ -494,9 +492,7 @@ def test_a_module_finds_what_is_assigned_to_it() -> None:
     net = Net()
     assert [name for name, _ in net.named_children()] == ["first", "norm", "rest"]
     assert [name for name, _ in net.named_modules()] == ["", "first", "norm", "rest", "rest.act", "rest.last"]
-    assert [name for name, _ in net.named_parameters()] == [
-        p for p in PATHS if p.endswith(("weight", "bias"))
-    ]
+    assert [name for name, _ in net.named_parameters()] == [p for p in PATHS if p.endswith(("weight", "bias"))]
     assert [name for name, _ in net.named_buffers()] == [
         "scale",
         "scratch",

@@ -30,9 +30,7 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "linear 4d": lambda t: t.nn.functional.linear(R(t, 2, 3, 5, 16), R(t, 8, 16), R(t, 8)),
     "linear 2d": lambda t: t.nn.functional.linear(R(t, 5, 16), R(t, 8, 16), R(t, 8)),
     "linear 1d": lambda t: t.nn.functional.linear(R(t, 16), R(t, 8, 16), R(t, 8)),
-    "linear noncontig": lambda t: t.nn.functional.linear(
-        R(t, 5, 2, 16).transpose(0, 1), R(t, 8, 16), R(t, 8)
-    ),
+    "linear noncontig": lambda t: t.nn.functional.linear(R(t, 5, 2, 16).transpose(0, 1), R(t, 8, 16), R(t, 8)),
     "linear noreq": lambda t: t.nn.functional.linear(t.randn(2, 5, 16), R(t, 8, 16), R(t, 8)),
     "maxpool 3d in": lambda t: t.nn.functional.max_pool2d(R(t, 3, 8, 8), 2),
     "nll 1d": lambda t: t.nn.functional.nll_loss(R(t, 5), t.tensor(2)),
@@ -98,9 +96,7 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "einsum ibf": lambda t: t.einsum("b i, o i -> b o", R(t, 3, 4), R(t, 5, 4)),
     "einsum 3": lambda t: t.einsum("ij,jk,kl->il", R(t, 3, 2), R(t, 2, 4), R(t, 4, 2)),
     "ce probs": lambda t: t.nn.functional.cross_entropy(R(t, 4, 3), t.softmax(t.randn(4, 3), 1)),
-    "ce smooth": lambda t: t.nn.functional.cross_entropy(
-        R(t, 4, 3), t.tensor([0, 1, 2, 1]), label_smoothing=0.1
-    ),
+    "ce smooth": lambda t: t.nn.functional.cross_entropy(R(t, 4, 3), t.tensor([0, 1, 2, 1]), label_smoothing=0.1),
     "mha": lambda t: t.nn.MultiheadAttention(8, 2, batch_first=True)(*[R(t, 2, 4, 8)] * 3)[0],
     "lstm": lambda t: t.nn.LSTMCell(4, 5)(R(t, 2, 4))[0],
     "gru": lambda t: t.nn.GRUCell(4, 5)(R(t, 2, 4)),
@@ -146,24 +142,18 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "adaptive avg3": lambda t: t.nn.functional.adaptive_avg_pool2d(R(t, 1, 2, 8, 8), 3),
     "softmax": lambda t: R(t, 3, 3).softmax(-1),
     "encoder layer": lambda t: t.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)(R(t, 2, 4, 8)),
-    "decoder layer": lambda t: t.nn.TransformerDecoderLayer(8, 2, 16, batch_first=True)(
-        R(t, 2, 4, 8), R(t, 2, 3, 8)
-    ),
+    "decoder layer": lambda t: t.nn.TransformerDecoderLayer(8, 2, 16, batch_first=True)(R(t, 2, 4, 8), R(t, 2, 3, 8)),
     "mha of keys and values": lambda t: t.nn.MultiheadAttention(8, 2)(R(t, 4, 2, 8), *[R(t, 5, 2, 8)] * 2)[0],
     "mha of three": lambda t: t.nn.MultiheadAttention(8, 2)(R(t, 4, 2, 8), R(t, 5, 2, 8), R(t, 5, 2, 8))[0],
     "mha of other widths": lambda t: t.nn.MultiheadAttention(8, 2, kdim=3, vdim=5)(
         R(t, 4, 2, 8), R(t, 5, 2, 3), R(t, 5, 2, 5)
     )[0],
     "mha without a batch": lambda t: t.nn.MultiheadAttention(8, 2)(*[R(t, 4, 8)] * 3)[0],
-    "mha with a mask": lambda t: t.nn.MultiheadAttention(8, 2)(*[R(t, 4, 2, 8)] * 3, attn_mask=t.zeros(4, 4))[
-        0
-    ],
+    "mha with a mask": lambda t: t.nn.MultiheadAttention(8, 2)(*[R(t, 4, 2, 8)] * 3, attn_mask=t.zeros(4, 4))[0],
     "attention with dropout": lambda t: t.nn.functional.scaled_dot_product_attention(
         *(R(t, 2, 2, 4, 8) for _ in range(3)), dropout_p=0.5
     ),
-    "attention of matrices": lambda t: t.nn.functional.scaled_dot_product_attention(
-        *(R(t, 4, 8) for _ in range(3))
-    ),
+    "attention of matrices": lambda t: t.nn.functional.scaled_dot_product_attention(*(R(t, 4, 8) for _ in range(3))),
     "two-way RNN": lambda t: t.nn.RNN(4, 5, num_layers=2, bidirectional=True)(R(t, 3, 2, 4))[0],
     "GRU": lambda t: t.nn.GRU(4, 5)(R(t, 3, 2, 4))[0],
     "reshape of a transposed": lambda t: R(t, 4, 6).t().reshape(6, 2, 2),

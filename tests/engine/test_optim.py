@@ -23,9 +23,7 @@ OPTIMIZERS: dict[str, Callable] = {
     "Adamax": lambda o, p: o.Adamax(p, lr=0.05, weight_decay=0.1),
     "RMSprop": lambda o, p: o.RMSprop(p, lr=0.02),
     "RMSprop centered": lambda o, p: o.RMSprop(p, lr=0.02, momentum=0.9, centered=True, weight_decay=0.1),
-    "Adagrad": lambda o, p: o.Adagrad(
-        p, lr=0.1, lr_decay=0.1, initial_accumulator_value=0.5, weight_decay=0.1
-    ),
+    "Adagrad": lambda o, p: o.Adagrad(p, lr=0.1, lr_decay=0.1, initial_accumulator_value=0.5, weight_decay=0.1),
     "Adadelta": lambda o, p: o.Adadelta(p, lr=0.9, weight_decay=0.1),
 }
 
@@ -158,18 +156,14 @@ SCHEDULERS: dict[str, Callable] = {
     "LinearLR": lambda s, o: s.LinearLR(o, 0.2, 0.8, 4),
     "CosineAnnealingLR": lambda s, o: s.CosineAnnealingLR(o, 5, 0.01),
     "OneCycleLR": lambda s, o: s.OneCycleLR(o, 0.5, total_steps=16),
-    "OneCycleLR linear": lambda s, o: s.OneCycleLR(
-        o, 0.5, epochs=4, steps_per_epoch=4, anneal_strategy="linear"
-    ),
+    "OneCycleLR linear": lambda s, o: s.OneCycleLR(o, 0.5, epochs=4, steps_per_epoch=4, anneal_strategy="linear"),
     "PolynomialLR": lambda s, o: s.PolynomialLR(o, 6, 2.0),
     "CosineAnnealingWarmRestarts": lambda s, o: s.CosineAnnealingWarmRestarts(o, 3, 2, 0.01),
     "CyclicLR": lambda s, o: s.CyclicLR(o, 0.01, 0.2, 3),
     "CyclicLR triangular2": lambda s, o: s.CyclicLR(o, 0.01, 0.2, 2, 4, mode="triangular2"),
     "CyclicLR exp_range": lambda s, o: s.CyclicLR(o, 0.01, 0.2, 3, mode="exp_range", gamma=0.9),
     "CyclicLR by a function": lambda s, o: s.CyclicLR(o, 0.01, 0.2, 3, scale_fn=lambda n: 1 / n),
-    "ChainedScheduler": lambda s, o: s.ChainedScheduler(
-        [s.ConstantLR(o, 0.1, total_iters=4), s.ExponentialLR(o, 0.9)]
-    ),
+    "ChainedScheduler": lambda s, o: s.ChainedScheduler([s.ConstantLR(o, 0.1, total_iters=4), s.ExponentialLR(o, 0.9)]),
     "SequentialLR": lambda s, o: s.SequentialLR(
         o, [s.LinearLR(o, 0.1, total_iters=4), s.CosineAnnealingLR(o, 8), s.StepLR(o, 2)], [4, 10]
     ),

@@ -108,8 +108,7 @@ def test_suffixes_follow_the_elements_in_order():
 
 def test_a_suffix_that_passes_the_line_width_stands_on_a_line_of_its_own():
     assert format_array(f32(np.arange(14)), suffixes=["requires_grad=True"]) == (
-        "tensor([ 0.,  1.,  2.,  3.,  4.,  5.,  6.,  7.,  8.,  9., 10., 11., 12., 13.],\n"
-        "       requires_grad=True)"
+        "tensor([ 0.,  1.,  2.,  3.,  4.,  5.,  6.,  7.,  8.,  9., 10., 11., 12., 13.],\n       requires_grad=True)"
     )
 
 

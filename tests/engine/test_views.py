@@ -335,9 +335,7 @@ def saved_then_detached_in_place(t: Any, x: Any) -> None:
 def test_what_pytorch_forbids_raises_with_its_words(program: Callable) -> None:
     with pytest.raises(RuntimeError) as theirs:
         program(torch, leaf(torch))
-    first = re.split(r"(?<=[a-z])\. ", str(theirs.value))[0].replace(
-        "torch.FloatTensor", "torch.DoubleTensor"
-    )
+    first = re.split(r"(?<=[a-z])\. ", str(theirs.value))[0].replace("torch.FloatTensor", "torch.DoubleTensor")
     with pytest.raises(RuntimeError, match=re.escape(first)):
         program(engine, leaf(engine))
 
@@ -514,9 +512,7 @@ def test_what_is_copied_over_stays_in_the_graph(wanted: tuple[bool, bool], retai
         y.copy_(v)
         (y * y).sum().backward()
         grads = [
-            None if tensor.grad is None else tensor.grad.tolist()
-            for tensor in (v, y)
-            if tensor.is_leaf or retained
+            None if tensor.grad is None else tensor.grad.tolist() for tensor in (v, y) if tensor.is_leaf or retained
         ]
         return [place(y), grads]
 
@@ -525,9 +521,7 @@ def test_what_is_copied_over_stays_in_the_graph(wanted: tuple[bool, bool], retai
     assert run(engine) == run(torch)
 
 
-@pytest.mark.parametrize(
-    "index", [slice(None), ..., (slice(None), slice(None)), (), slice(0, 2), (..., slice(0, 3))]
-)
+@pytest.mark.parametrize("index", [slice(None), ..., (slice(None), slice(None)), (), slice(0, 2), (..., slice(0, 3))])
 def test_an_index_that_takes_all_is_an_alias_or_a_slice(index: Any) -> None:
     def run(t: Any) -> tuple:
         return place(leaf(t)[index])

@@ -147,9 +147,7 @@ def frequent_events(listener: Recorder) -> None:
     listener.node(None, 9, "MaxBackward0", -1, RULE, [3, 0], [Edge(5, 1, 1), Edge(0, 0, 0)], [Saved(1, 0)])
     listener.differentiated(None, "mul", "", RULE, 0, (1, 2), 5, large, 2, 0, 0, 10, "MulBackward0",
                             (5, 0, 1, 9, 1, 2), (1, 0, 2, 0))  # fmt: skip
-    listener.differentiated(
-        None, "exp", "k=1", RULE, 77, (1,), 6, value, 6, 3, 1, 11, "ExpBackward0", (5, 0, 1), ()
-    )
+    listener.differentiated(None, "exp", "k=1", RULE, 77, (1,), 6, value, 6, 3, 1, 11, "ExpBackward0", (5, 0, 1), ())
     listener.op(None, "unbind", "", RULE, 0, True, [1], [7, 8], [value, large], [2, 2], [0, 0], [1, 1])
     listener.nodes_made(
         None,
@@ -208,12 +206,8 @@ def test_the_documentation_has_the_table_of_events() -> None:
 
 def test_the_documentation_names_every_table_and_column_of_the_file() -> None:
     file = DOCUMENTATION.read_text().partition("## The file")[2].partition("## The table of events")[0]
-    for table, columns in re.findall(
-        r"CREATE TABLE (\w+) \((.*?)\n?\)(?: WITHOUT ROWID)?;", TABLES, re.DOTALL
-    ):
-        rows = [
-            row for row in file.splitlines() if row.startswith("| ") and f"`{table}`" in row.split("|")[1]
-        ]
+    for table, columns in re.findall(r"CREATE TABLE (\w+) \((.*?)\n?\)(?: WITHOUT ROWID)?;", TABLES, re.DOTALL):
+        rows = [row for row in file.splitlines() if row.startswith("| ") and f"`{table}`" in row.split("|")[1]]
         assert len(rows) == 1, table
         for column in re.findall(r"(\w+) (?:INTEGER|TEXT|BLOB|REAL)", columns):
             assert f"`{column}`" in rows[0] or f"`{column}` " in rows[0] or column in rows[0], (table, column)

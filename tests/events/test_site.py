@@ -416,9 +416,7 @@ def test_a_whole_library_reads_as_its_syntax_tree_does(module):
             value = node.value
             span = (value.lineno, value.col_offset, value.end_lineno, value.end_col_offset)
             targets = node.targets[:1] if isinstance(node, ast.Assign) else []
-            names = tuple(
-                ast.unparse(name) for target in targets for name in getattr(target, "elts", [target])
-            )
+            names = tuple(ast.unparse(name) for target in targets for name in getattr(target, "elts", [target]))
             expected[span] = (names, isinstance(node, ast.Return))
     found = {}
     for code in codes_in(compile(source, "<library>", "exec")):

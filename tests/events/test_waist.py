@@ -120,9 +120,7 @@ def test_two_ops_of_one_node_name_have_formulas_of_their_own(trace_of: Callable[
 
     with trace_of(tell) as trace:
         words = Words(trace)
-        locals_ = [
-            row.text for k in range(trace.count) for row in rows(Stop(words, k)) if row.label == "local"
-        ]
+        locals_ = [row.text for k in range(trace.count) for row in rows(Stop(words, k)) if row.label == "local"]
         assert len(locals_) == 2
         assert "(upstream − mean)" in locals_[0]
         assert "√(var + ε)" in locals_[1]

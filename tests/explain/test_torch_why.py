@@ -34,9 +34,7 @@ def head() -> torch.nn.Linear:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("values", ["inputs", "full"])
-def test_label_smoothing_contributes_what_autograd_gives(
-    tmp_path: Path, head: torch.nn.Linear, values: str
-) -> None:
+def test_label_smoothing_contributes_what_autograd_gives(tmp_path: Path, head: torch.nn.Linear, values: str) -> None:
     x, labels = torch.randn(8, 20), torch.randint(10, (8,))
     with gradviz.record(tmp_path / "run.gradviz", values=values):
         functional.cross_entropy(head(x), labels, label_smoothing=0.1).backward()
@@ -53,9 +51,7 @@ def test_label_smoothing_contributes_what_autograd_gives(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("values", ["inputs", "full"])
-def test_an_element_gets_from_each_path_what_autograd_gives(
-    tmp_path: Path, head: torch.nn.Linear, values: str
-) -> None:
+def test_an_element_gets_from_each_path_what_autograd_gives(tmp_path: Path, head: torch.nn.Linear, values: str) -> None:
     x, mixed = torch.randn(8, 20), torch.randn(10, 10)
     with gradviz.record(tmp_path / "run.gradviz", values=values):
         y = head(x)
@@ -175,9 +171,7 @@ def test_with_all_values_the_paths_of_each_term_bring_what_autograd_gives(
         np.testing.assert_allclose(sum(paths), expected.numpy(), rtol=1e-3, atol=1e-4)
 
 
-def test_it_is_said_which_function_hides_what_a_path_brings_alone(
-    tmp_path: Path, head: torch.nn.Linear
-) -> None:
+def test_it_is_said_which_function_hides_what_a_path_brings_alone(tmp_path: Path, head: torch.nn.Linear) -> None:
     x, mixed = torch.randn(8, 20), torch.randn(10, 10)
     with gradviz.record(tmp_path / "run.gradviz", values="full"):
         y = _Square.apply(head(x) @ mixed)

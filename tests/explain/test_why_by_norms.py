@@ -91,9 +91,7 @@ def test_it_says_where_nan_begins(gradviz_here: Command, tmp_path: Path) -> None
     ("factor", "says"),
     [(12, "falls   at torch.sigmoid(w * 12) to"), (30, "stops   what torch.sigmoid(w * 30) gave is zero")],
 )
-def test_it_says_where_a_gradient_vanishes(
-    gradviz_here: Command, tmp_path: Path, factor: int, says: str
-) -> None:
+def test_it_says_where_a_gradient_vanishes(gradviz_here: Command, tmp_path: Path, factor: int, says: str) -> None:
     (tmp_path / "run.py").write_text(
         "import gradviz.engine as torch\n"
         "w = torch.ones(100, requires_grad=True)\n"

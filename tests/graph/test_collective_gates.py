@@ -97,9 +97,7 @@ def test_the_collectives_inside_a_function_stand_at_its_op_and_its_node(drawn: C
 
 
 @pytest.mark.slow
-def test_the_page_says_them_at_the_op_and_at_the_box_of_its_place(
-    group: None, tmp_path: Path, browser: Any
-) -> None:
+def test_the_page_says_them_at_the_op_and_at_the_box_of_its_place(group: None, tmp_path: Path, browser: Any) -> None:
     with gradviz.record(path := tmp_path / "run.gradviz"):
         gathers()
     with open_trace(path) as trace:
@@ -140,9 +138,7 @@ def test_a_graph_looks_at_the_collectives_around_its_own_pass(
         graphs = [build(Query(trace), number) for number in range(1, 6)]
     assert [len(calls) for calls in looked_at] == [5, 5, 5, 5, 3]  # with those before the next pass
     for graph in graphs:
-        told = {
-            node.name: [one.how for one in node.exchanges] for node in graph.nodes.values() if node.exchanges
-        }
+        told = {node.name: [one.how for one in node.exchanges] for node in graph.nodes.values() if node.exchanges}
         assert [*told.values()] == [["all_gather"], ["all_reduce"]]
 
 
@@ -225,9 +221,7 @@ def test_what_is_sent_and_received_in_the_background_is_told_as_well(
 def test_the_argument_that_a_collective_writes_to_is_among_its_parameters() -> None:
     known = {name: inspect.signature(getattr(dist, name)) for name in WRITTEN if hasattr(dist, name)}
     assert len(known) > 10
-    assert [
-        name for name, one in known.items() if WRITTEN[name] and WRITTEN[name] not in one.parameters
-    ] == []
+    assert [name for name, one in known.items() if WRITTEN[name] and WRITTEN[name] not in one.parameters] == []
 
 
 def test_a_pass_is_the_same_on_a_rank_that_differentiates_for_itself(tmp_path: Path) -> None:

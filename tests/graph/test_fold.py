@@ -132,9 +132,7 @@ def test_depth_opens_so_many_levels(graph: Graph, depth: int) -> None:
     shown = {name for name, node in result.nodes.items() if node.kind == GROUP}
     assert all(len(ancestors(tree, name)) == depth + 1 for name in shown)
     deep = [group for group in tree.values() if len(ancestors(tree, group.id)) == depth + 1]
-    holds = {
-        group.id for group in deep if any(group.id in ancestors(tree, home) for home in homes(tree).values())
-    }
+    holds = {group.id for group in deep if any(group.id in ancestors(tree, home) for home in homes(tree).values())}
     assert shown == holds
 
 
@@ -260,9 +258,7 @@ def test_an_unknown_scope_gets_one_line_that_names_the_nearest() -> None:
     tree = groups(program([("mul", "encoder/layer", [0], True), ("add", "head", [0], True)]))
     with pytest.raises(FoldError, match="there is no scope 'encodr/layer': did you mean 'encoder/layer'"):
         find_scopes(tree, "encodr/layer")
-    with pytest.raises(
-        FoldError, match="there is no scope 'zzz': the scopes are encoder, encoder/layer, head"
-    ):
+    with pytest.raises(FoldError, match="there is no scope 'zzz': the scopes are encoder, encoder/layer, head"):
         find_scopes(tree, "zzz")
     with pytest.raises(FoldError, match="there is no scope 'zzz' in this graph"):
         find_scopes({}, "zzz")

@@ -189,9 +189,7 @@ def walked(roots: list[Any]) -> tuple[Counter, Counter]:
 
 
 @programs
-def test_show_backward_is_exactly_what_walking_next_functions_gives(
-    program: Callable[[], Any], traced: Traced
-) -> None:
+def test_show_backward_is_exactly_what_walking_next_functions_gives(program: Callable[[], Any], traced: Traced) -> None:
     with traced(program) as trace:
         graph = to_json(build(trace, show="backward"))
         names = {node["id"]: node["name"] for node in graph["nodes"]}
@@ -231,9 +229,7 @@ def test_the_same_run_has_the_same_graph(program: Callable[[], Any], traced: Tra
 
 
 @programs
-def test_no_node_but_ops_and_grad_fns_stands_between_tensors(
-    program: Callable[[], Any], traced: Traced
-) -> None:
+def test_no_node_but_ops_and_grad_fns_stands_between_tensors(program: Callable[[], Any], traced: Traced) -> None:
     with traced(program) as trace:
         graph = build(trace, whole=True)
     kinds = {(graph.nodes[e.source].kind, graph.nodes[e.target].kind, e.kind) for e in graph.edges}
@@ -275,9 +271,7 @@ def test_a_tensor_node_says_what_the_tensor_is_and_where_it_was_made(traced: Tra
     assert (x.kind, x.is_leaf, x.requires_grad, x.grad_fn, x.shape, x.dtype) == (
         *("leaf", True, True, None, (), "float32"),
     )
-    assert (y.kind, y.is_leaf, y.requires_grad, y.grad_fn, y.op) == (
-        *("tensor", False, True, "PowBackward0", "pow"),
-    )
+    assert (y.kind, y.is_leaf, y.requires_grad, y.grad_fn, y.op) == (*("tensor", False, True, "PowBackward0", "pow"),)
     lines = Path(__file__).read_text().splitlines()
     assert y.file == __file__
     assert lines[y.line - 1][y.col : y.end_col] == "x**3"  # type: ignore[operator]
@@ -413,9 +407,7 @@ def test_a_pass_is_what_its_roots_were_computed_from(traced: Traced) -> None:
     assert last.counts() == first.counts()
     assert named(first, "net.0.weight").version == 0
     assert named(last, "net.0.weight").version == 2
-    assert not [
-        edge for edge in last.edges if edge.kind == "mutation"
-    ]  # what SGD did before is another story
+    assert not [edge for edge in last.edges if edge.kind == "mutation"]  # what SGD did before is another story
 
 
 @pytest.mark.slow

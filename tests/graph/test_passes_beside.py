@@ -77,9 +77,7 @@ def test_the_command_draws_two_passes(trace: Path) -> None:
         (["--style", "textbook", "-o", "both.dot"], "draws one pass"),
     ],
 )
-def test_where_two_passes_cannot_be_drawn_one_line_says_so(
-    trace: Path, options: list[str], message: str
-) -> None:
+def test_where_two_passes_cannot_be_drawn_one_line_says_so(trace: Path, options: list[str], message: str) -> None:
     done = invoked(["graph", str(trace), "--pass", "1", "--pass", "2", *options])
     assert done.exit_code == 2
     assert message in done.stderr

@@ -87,10 +87,7 @@ def test_an_operation_counts_at_its_place(graph: Graph) -> None:
     tree = places(graph)
     counted = sum(group.count for group in tree.values() if group.kind == PLACE)
     in_data = sum(
-        graph.nodes[name].kind == OP
-        for group in tree.values()
-        if group.kind == DATA_BOX
-        for name in group.members
+        graph.nodes[name].kind == OP for group in tree.values() if group.kind == DATA_BOX for name in group.members
     )
     assert counted + in_data == sum(node.kind == OP for node in graph.nodes.values())
 
@@ -186,9 +183,7 @@ def test_a_module_without_gradients_says_so(traced: Traced) -> None:
     with traced(run) as trace:
         graph = folded(build(trace))
     health = {
-        name: lines_of(box, "both")[-1][1]
-        for name, box in boxes(graph).items()
-        if box.box and box.box.parameters
+        name: lines_of(box, "both")[-1][1] for name, box in boxes(graph).items() if box.box and box.box.parameters
     }
     assert [text.partition(" norm")[0] for text in health.values()] == [".grad = None"] * 3 + [".grad"] * 3
 
@@ -335,9 +330,7 @@ def test_a_leaf_that_was_written_before_stays_visible(traced: Traced) -> None:
     with traced(run) as trace:
         graph = build(trace)
     (written,) = (node.id for node in graph.nodes.values() if node.name == "w" and node.has_grad)
-    assert any(
-        graph.nodes[e.source].name == "mul_" for e in graph.edges if (e.kind, e.target) == (DATA, written)
-    )
+    assert any(graph.nodes[e.source].name == "mul_" for e in graph.edges if (e.kind, e.target) == (DATA, written))
     assert written not in {name for group in places(graph).values() for name in group.members}
 
 
@@ -595,10 +588,7 @@ def test_the_same_layer_with_other_weights_is_the_same_layer(traced: Traced) -> 
         weights = dict(net.named_parameters())
         for _ in range(4):
             weights = {name: weight * 2 for name, weight in weights.items()}
-            loss = (
-                torch.func.functional_call(net, weights, (torch.randn(1, 2),)).sum()
-                + net(torch.randn(1, 2)).sum()
-            )
+            loss = torch.func.functional_call(net, weights, (torch.randn(1, 2),)).sum() + net(torch.randn(1, 2)).sum()
         loss.backward()
 
     with traced(run) as trace:

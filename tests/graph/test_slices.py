@@ -99,9 +99,7 @@ def test_a_node_is_found_by_id_name_grad_fn_op_and_place(text: str, found: list[
 
 def test_an_unknown_node_gets_one_line_that_names_the_nearest() -> None:
     graph = program([("mul", "", [0], True)])
-    with pytest.raises(
-        SliceError, match="there is no node 'mulBackwrd0' in this graph: did you mean 'mulBackward0'"
-    ):
+    with pytest.raises(SliceError, match="there is no node 'mulBackwrd0' in this graph: did you mean 'mulBackward0'"):
         find_nodes(graph, "mulBackwrd0")
     with pytest.raises(
         SliceError, match="there is no node '§' in this graph: give a name, an id such as t3, or FILE:LINE"

@@ -60,9 +60,7 @@ def test_a_lesson_has_its_texts_in_every_language_and_the_program_of_the_example
     for text in texts:
         assert list(text) == list(LANGUAGES)
         assert all(text.values())
-        assert (
-            any("가" <= character <= "힣" for character in text["ko"]) or text["ko"] == text["en"] == "detach"
-        )
+        assert any("가" <= character <= "힣" for character in text["ko"]) or text["ko"] == text["en"] == "detach"
     example = Path(__file__).parents[2] / "examples" / f"{lesson.name}.py"
     assert lesson.program == example.read_text(encoding="utf-8")
     for question in lesson.questions:
@@ -89,9 +87,7 @@ def test_other_values_can_be_tried_but_not_what_the_open_question_asks_for(gradv
         done = gradviz_here("learn", "what_if", "--commands", hidden)
         assert "The open question asks for this: answer it first." in done.stderr
         assert "x.grad  10 →" not in done.stdout
-    tried = gradviz_here(
-        "learn", "what_if", "--commands", f"{asked}; set x = 100; answer 0; set x = 3; unset"
-    )
+    tried = gradviz_here("learn", "what_if", "--commands", f"{asked}; set x = 100; answer 0; set x = 3; unset")
     assert tried.stderr == ""
     lines = [line.strip() for line in tried.stdout.splitlines()]
     assert "x.grad  10 → 200" in lines
@@ -292,9 +288,7 @@ def test_lessons_are_listed_in_both_languages(gradviz_here: Run) -> None:
 
 
 def test_a_lesson_is_scripted_by_commands(gradviz_here: Run) -> None:
-    done = gradviz_here(
-        "learn", "leaves", "--commands", "question; answer 2; answer 2; question; answer [1, 2]"
-    )
+    done = gradviz_here("learn", "leaves", "--commands", "question; answer 2; answer 2; question; answer [1, 2]")
     assert done.returncode == 0
     assert "✗ Not quite: it is 1" in done.stdout
     assert "✓ Right: [1, 2]" in done.stdout
@@ -513,9 +507,7 @@ GLOSSARY = {
 def test_a_term_of_the_glossary_has_one_korean_word(term: str) -> None:
     word, others = GLOSSARY[term]
     asked = [
-        text
-        for q in (q for lesson in lessons().values() for q in lesson.questions)
-        for text in (q.ask, q.because)
+        text for q in (q for lesson in lessons().values() for q in lesson.questions) for text in (q.ask, q.because)
     ]
     asked += [text for lesson in lessons().values() for text in (lesson.title, lesson.about)]
     korean = [text["ko"] for text in asked] + [*texts_of("ko").values()]
@@ -528,9 +520,7 @@ def test_no_korean_text_leaves_a_particle_to_the_reader() -> None:
     for lesson in lessons().values():
         asked = [text for q in lesson.questions for text in (q.ask, q.because, q.hint or {"ko": ""})]
         texts += [text["ko"] for text in (lesson.title, lesson.about, *asked)]
-    assert [
-        text for text in texts if re.search(r"[은는이가을를와과]\([은는이가을를와과]\)|\(으\)로", text)
-    ] == []
+    assert [text for text in texts if re.search(r"[은는이가을를와과]\([은는이가을를와과]\)|\(으\)로", text)] == []
     assert [text for text in texts if re.search(r"Backward0[가는를와]", text)] == []  # 0 is read as 영
 
 
@@ -575,9 +565,7 @@ def test_each_korean_text_is_one_that_is_said_and_has_its_parts() -> None:
     }
     page = gradviz / "page"
     texts |= static_texts((page / "page.html").read_text(encoding="utf-8"))
-    texts |= {
-        text for file in page.glob("*.js") for text in LITERAL.findall(file.read_text(encoding="utf-8"))
-    }
+    texts |= {text for file in page.glob("*.js") for text in LITERAL.findall(file.read_text(encoding="utf-8"))}
     assert set(texts_of("ko")) <= texts
     for english, korean in texts_of("ko").items():
         assert set(re.findall(r"{\w+}", english)) == set(re.findall(r"{\w+}", korean)), english

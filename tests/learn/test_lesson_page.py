@@ -35,9 +35,7 @@ def asked(lesson: Lesson, language: str) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("lesson", lessons().values(), ids=lambda lesson: lesson.name)
-def test_each_question_of_a_lesson_is_on_its_page_at_events_that_the_page_has(
-    lesson: Lesson, language: str
-) -> None:
+def test_each_question_of_a_lesson_is_on_its_page_at_events_that_the_page_has(lesson: Lesson, language: str) -> None:
     data = asked(lesson, language)
     assert [one["ask"] for one in data["questions"]] == [one.ask[language] for one in lesson.questions]
     assert all(one["answer"] and one["because"] for one in data["questions"])
@@ -55,13 +53,9 @@ NAMES = {
 
 def test_each_text_of_the_page_itself_is_there_in_korean() -> None:
     scripts = [PAGE.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in (*SCRIPTS, TRYING)]
-    asked_for = {
-        text for script in scripts for text in re.findall(r"""\bsaid\("((?:[^"\\]|\\.)+)\"""", script)
-    }
+    asked_for = {text for script in scripts for text in re.findall(r"""\bsaid\("((?:[^"\\]|\\.)+)\"""", script)}
     asked_for |= {text for script in scripts for text in re.findall(r"""\bfact\("([^"]+)\"""", script)}
-    listed = [
-        line for script in scripts for line in re.findall(r"""^  \[("[^\n]*")\],$""", script, re.MULTILINE)
-    ]
+    listed = [line for script in scripts for line in re.findall(r"""^  \[("[^\n]*")\],$""", script, re.MULTILINE)]
     asked_for |= {json.loads(f"[{line}]")[-1] for line in listed}
     assert len(asked_for) > 100
     asked_for |= static_texts(PAGE.joinpath("page.html").read_text(encoding="utf-8"))
@@ -129,9 +123,7 @@ def test_what_is_no_lesson_or_no_page_gets_one_line(arguments: list[str], messag
 
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on PATH")
-def test_what_a_question_asks_for_cannot_be_seen_before_its_answer_is_shown(
-    browser: Any, tmp_path: Path
-) -> None:
+def test_what_a_question_asks_for_cannot_be_seen_before_its_answer_is_shown(browser: Any, tmp_path: Path) -> None:
     file = tmp_path / "lesson.html"
     invoked(["learn", "accumulation", "--page", str(file)])
     tab = browser.new_page(viewport={"width": 1280, "height": 800})
@@ -166,9 +158,7 @@ def test_what_a_question_asks_for_cannot_be_seen_before_its_answer_is_shown(
 
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on PATH")
-def test_a_question_its_picture_and_the_field_for_the_answer_are_on_one_screen(
-    browser: Any, tmp_path: Path
-) -> None:
+def test_a_question_its_picture_and_the_field_for_the_answer_are_on_one_screen(browser: Any, tmp_path: Path) -> None:
     file = tmp_path / "lesson.html"
     invoked(["learn", "accumulation", "--page", str(file)])
     tab = browser.new_page(viewport={"width": 1280, "height": 800})
@@ -207,9 +197,7 @@ def test_a_question_its_picture_and_the_field_for_the_answer_are_on_one_screen(
 
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on PATH")
-def test_no_mark_of_an_error_is_seen_before_the_question_of_it_is_answered(
-    browser: Any, tmp_path: Path
-) -> None:
+def test_no_mark_of_an_error_is_seen_before_the_question_of_it_is_answered(browser: Any, tmp_path: Path) -> None:
     file = tmp_path / "lesson.html"
     invoked(["learn", "in_place", "--page", str(file)])
     tab = browser.new_page(viewport={"width": 1280, "height": 800})

@@ -136,9 +136,7 @@ def test_the_best_score_is_kept() -> None:
     assert scores() == {"a": Score(4, 4, 4)}
 
 
-@pytest.mark.parametrize(
-    "text", ["", "no json", "[]", '{"a": 3}', '{"a": {"answered": 1, "right": 2, "count": 3}}']
-)
+@pytest.mark.parametrize("text", ["", "no json", "[]", '{"a": 3}', '{"a": {"answered": 1, "right": 2, "count": 3}}'])
 def test_a_damaged_file_of_scores_is_none(text: str) -> None:
     data_folder().mkdir(parents=True)
     (data_folder() / "lessons.json").write_text(text)

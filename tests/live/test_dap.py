@@ -47,9 +47,7 @@ class Editor:
     def ask(self, command: str, **arguments: Any) -> dict[str, Any]:
         self.sent += 1
         self.write(
-            json.dumps(
-                {"seq": self.sent, "type": "request", "command": command, "arguments": arguments}
-            ).encode()
+            json.dumps({"seq": self.sent, "type": "request", "command": command, "arguments": arguments}).encode()
         )
         while (message := self.read())["type"] != "response":
             self.last = message
@@ -127,9 +125,7 @@ def test_a_file_that_has_changed_is_shown_as_it_was_recorded(editor: Editor, tmp
 def test_the_adapter_test_kit_steps_through_a_script(tmp_path: Path) -> None:
     if shutil.which("npm") is None:
         pytest.skip("npm is not installed")
-    installed = subprocess.run(
-        ["npm", "install", "--silent", KIT], cwd=tmp_path, capture_output=True, check=False
-    )
+    installed = subprocess.run(["npm", "install", "--silent", KIT], cwd=tmp_path, capture_output=True, check=False)
     if installed.returncode:
         pytest.skip("the adapter test kit could not be had from npm")
     (tmp_path / "lesson.py").write_text(LESSON, encoding="utf-8")

@@ -58,9 +58,7 @@ def debug_alone(gradviz: Run, tmp_path: Path) -> Run:
 
 
 def debugging(gradviz: Run, folder: Path) -> Run:
-    def run(
-        script: str, commands: str, *options: str, **settings: object
-    ) -> subprocess.CompletedProcess[str]:
+    def run(script: str, commands: str, *options: str, **settings: object) -> subprocess.CompletedProcess[str]:
         (folder / "lesson.py").write_text(script)
         options = ("--engine", "numpy", *options)
         return gradviz("debug", *options, "--commands", commands, "lesson.py", **settings)
@@ -223,9 +221,7 @@ y = torch.log(x)
 
 
 @pytest.mark.slow
-def test_it_stops_at_an_error_in_backward_before_the_script_deals_with_it(
-    debug_alone: Run, plainly: Run
-) -> None:
+def test_it_stops_at_an_error_in_backward_before_the_script_deals_with_it(debug_alone: Run, plainly: Run) -> None:
     done, plain = debug_alone(TWICE, "why; back; continue", "--run"), plainly(TWICE)
     assert stops(done.stderr)[0].startswith("RuntimeError at PowBackward0: Trying to backward through")
     assert "  ▶7      y.backward()" in done.stderr
@@ -359,8 +355,6 @@ def test_a_command_that_cannot_be_obeyed_ends_the_script(debug: Run) -> None:
 @pytest.mark.slow
 def test_the_page_shows_what_its_command_prints(gradviz: Run, tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs/debug.md").read_text()
-    command, printed = re.findall(r"```console\n\$ gradviz (.*)\n```\n\n```text\n(.*?)```", page, re.DOTALL)[
-        0
-    ]
+    command, printed = re.findall(r"```console\n\$ gradviz (.*)\n```\n\n```text\n(.*?)```", page, re.DOTALL)[0]
     (tmp_path / "examples").symlink_to(Path(__file__).parents[2] / "examples")
     assert gradviz(*shlex.split(command)).stderr.startswith(printed)

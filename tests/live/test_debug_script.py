@@ -58,9 +58,7 @@ def test_p_evaluates_python_in_the_paused_frame(debug: Run, engine: str) -> None
         "--engine", engine, "--break", "exp",
     )  # fmt: skip
     told = done.stderr.splitlines()
-    after = {
-        told[i].removeprefix("> p "): told[i + 1] for i in range(len(told)) if told[i].startswith("> p ")
-    }
+    after = {told[i].removeprefix("> p "): told[i + 1] for i in range(len(told)) if told[i].startswith("> p ")}
     assert after["[times * i for i in range(2)]"] == "[0.0, 2.0]"
     assert after["scale + times"] == "5.0"
     assert after["hidden.detach().tolist()"] == "[2.0, 4.0]"
@@ -85,9 +83,7 @@ def test_p_leaves_recording_and_script_as_they_are(debug: Run, engine: str, tmp_
 
 @engines
 def test_an_exception_in_p_is_one_line_and_the_stop_goes_on(debug: Run, engine: str) -> None:
-    done = debug(
-        LAYER, "p 1 / 0; p nosuch; p x +; p exit(3); p times; continue", "--engine", engine, "--break", "exp"
-    )
+    done = debug(LAYER, "p 1 / 0; p nosuch; p x +; p exit(3); p times; continue", "--engine", engine, "--break", "exp")
     assert done.returncode == 0
     assert "ZeroDivisionError: division by zero" in done.stderr
     assert "NameError: name 'nosuch' is not defined" in done.stderr

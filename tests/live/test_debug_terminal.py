@@ -235,9 +235,7 @@ def test_one_thread_is_paused_and_the_others_wait(debug: Callable[..., Debugged]
 
 
 def test_quitting_in_a_thread_ends_all_of_them(debug: Callable[..., Debugged]) -> None:
-    script = THREADS.replace("range(200)", "iter(int, 1)").replace(
-        "import threading", "import threading, time", 1
-    )
+    script = THREADS.replace("range(200)", "iter(int, 1)").replace("import threading", "import threading, time", 1)
     session = debug(script + "time.sleep(60)\n", "--break", "pass == 5")
     session.wait("event")
     session.press("q", "status 0")

@@ -84,9 +84,7 @@ for epoch in range(3):
         model[0].weight.data.mul_(0.9)
 """
 SHORT = [
-    path
-    for path in (*PROGRAMS, *EXAMPLES)
-    if "for epoch" not in (text := path.read_text()) and "range(" not in text
+    path for path in (*PROGRAMS, *EXAMPLES) if "for epoch" not in (text := path.read_text()) and "range(" not in text
 ]
 
 
@@ -106,17 +104,13 @@ def test_a_name_counts_from_where_it_was_given(training: Path, tmp_path: Path) -
     with open_trace(tmp_path / "run.gradviz") as trace:
         words = Words(trace)
         columns = TraceFields(words.query)
-        parameter, out = (
-            events_of(known, words, columns) for known in settings.breakpoints.by_number.values()
-        )
+        parameter, out = (events_of(known, words, columns) for known in settings.breakpoints.by_number.values())
         named = int(trace.indices(Kind.NAMED)[0])
         assert sorted(found[1]) == parameter[parameter >= named].tolist()
         assert set(out.tolist()) <= found[2]
 
 
-@pytest.mark.parametrize(
-    "what", ["model.0.weight", "model.0.weight.grad", "model.0.weight.value", "loss", "out.grad"]
-)
+@pytest.mark.parametrize("what", ["model.0.weight", "model.0.weight.grad", "model.0.weight.value", "loss", "out.grad"])
 def test_a_watch_stops_where_the_tensor_changes(training: Path, tmp_path: Path, what: str) -> None:
     def watch(session: Session) -> None:
         if 2 not in session.breakpoints.by_number:

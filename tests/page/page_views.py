@@ -19,6 +19,4 @@ def views_of(page: str) -> list[str]:
 def parsed_views(page: str) -> list[dict[str, Any]]:
     """The views of a page."""
     packs = [json.loads(zlib.decompress(base64.b64decode(text))) for text in _PACK.findall(page)]
-    return [
-        dict(zip(pack, values, strict=True)) for pack in packs for values in zip(*pack.values(), strict=True)
-    ]
+    return [dict(zip(pack, values, strict=True)) for pack in packs for values in zip(*pack.values(), strict=True)]

@@ -269,9 +269,7 @@ def test_each_row_has_a_program() -> None:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_row_computes_what_the_engine_does_with_other_values(
-    name: str, empty_tab: Any, tmp_path: Path
-) -> None:
+def test_a_row_computes_what_the_engine_does_with_other_values(name: str, empty_tab: Any, tmp_path: Path) -> None:
     engine = "torch" if name.startswith("torch ") else "gradviz.engine"
     pytest.importorskip(engine)
     program = PROGRAMS[name]
@@ -470,9 +468,7 @@ def test_a_number_is_pulled_by_the_pointer(opened: Any) -> None:
 
 
 def test_the_arrows_step_a_number_and_the_slider_is_always_in_sight(opened: Any) -> None:
-    page = opened(
-        "import gradviz.engine as torch\nx = torch.ones(30, requires_grad=True)\n(x * x).sum().backward()\n"
-    )
+    page = opened("import gradviz.engine as torch\nx = torch.ones(30, requires_grad=True)\n(x * x).sum().backward()\n")
     page.tab.keyboard.press("v")
     assert page.tab.locator("#tried-drag").bounding_box()["y"] < 720
     page.tab.locator('#tried input[type="number"]').first.press("ArrowUp")
@@ -607,9 +603,7 @@ def test_a_page_that_computes_other_numbers_than_were_recorded_offers_nothing(
         ("F.binary_cross_entropy_with_logits(x, x.detach(), pos_weight=torch.ones(2))", "is no call"),
     ],
 )
-def test_what_the_trace_of_a_run_of_torch_leaves_open_is_not_guessed(
-    program: str, reason: str, tmp_path: Path
-) -> None:
+def test_what_the_trace_of_a_run_of_torch_leaves_open_is_not_guessed(program: str, reason: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     again = again_of(
         tmp_path,

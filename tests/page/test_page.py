@@ -38,9 +38,7 @@ pytestmark = pytest.mark.slow  # a browser draws each page
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
-NOT_WORDS = re.compile(
-    r"\[object |undefined|\bnull\b"
-)  # what JavaScript writes where something was forgotten
+NOT_WORDS = re.compile(r"\[object |undefined|\bnull\b")  # what JavaScript writes where something was forgotten
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on PATH")
 
 
@@ -51,13 +49,9 @@ class Page:
         self.tab = browser.new_page(viewport={"width": 1280, "height": 800}, **settings)
         self.wrong: list[str] = []
         self.asked: list[str] = []
-        self.tab.on(
-            "console", lambda told: self.wrong.append(told.text) if told.type in ("error", "warning") else 0
-        )
+        self.tab.on("console", lambda told: self.wrong.append(told.text) if told.type in ("error", "warning") else 0)
         self.tab.on("pageerror", lambda error: self.wrong.append(str(error)))
-        self.tab.on(
-            "dialog", lambda dialog: (self.wrong.append(f"dialog {dialog.message}"), dialog.dismiss())
-        )
+        self.tab.on("dialog", lambda dialog: (self.wrong.append(f"dialog {dialog.message}"), dialog.dismiss()))
         self.tab.on("request", lambda request: self.asked.append(request.url))
         self.tab.goto(file.as_uri())
         self.tab.wait_for_selector("body[data-ready]", timeout=30_000)
@@ -103,9 +97,7 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Page]]:
     """Opens the page of a trace; when the test is over, nothing may have gone wrong in it."""
     pages: list[Page] = []
 
-    def open_page(
-        trace: Trace | Path, number: int | None = None, whole: bool = False, **settings: Any
-    ) -> Page:
+    def open_page(trace: Trace | Path, number: int | None = None, whole: bool = False, **settings: Any) -> Page:
         file = tmp_path / f"page{len(pages)}.html"
         if isinstance(trace, Path):
             with open_trace(trace) as recorded:
@@ -198,9 +190,7 @@ programs = pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: prog
 
 
 @programs
-def test_the_values_shown_at_each_step_are_the_traces(
-    program: Callable, traced: Callable, opened: Callable
-) -> None:
+def test_the_values_shown_at_each_step_are_the_traces(program: Callable, traced: Callable, opened: Callable) -> None:
     with traced(program) as trace:
         last = trace.passes[-1].number
         graph = build(trace, last)
@@ -208,9 +198,7 @@ def test_the_values_shown_at_each_step_are_the_traces(
         page.unroll()
         moments, session = Query(trace), Session(trace)
         page.press("Home")
-        tensors = [
-            node for node in graph.nodes.values() if node.kind in ("leaf", "tensor") and not node.version
-        ]
+        tensors = [node for node in graph.nodes.values() if node.kind in ("leaf", "tensor") and not node.version]
         later = {node.number for node in graph.nodes.values() if node.version}
         tensors = [node for node in tensors if node.number not in later]
         assert tensors
@@ -253,9 +241,7 @@ def two_ways() -> None:
     z.backward()
 
 
-def test_the_boxes_of_a_small_graph_say_what_a_tensor_is_for_autograd(
-    traced: Callable, opened: Callable
-) -> None:
+def test_the_boxes_of_a_small_graph_say_what_a_tensor_is_for_autograd(traced: Callable, opened: Callable) -> None:
     page = opened(traced(two_ways))
     page.press("End")
     said = {name: facts for name, facts, *_ in (lines for lines in page.boxes().values() if len(lines) > 2)}
@@ -281,9 +267,7 @@ def test_a_box_says_what_a_tensor_is_at_the_event(traced: Callable, opened: Call
 
 
 @pytest.mark.slow
-def test_an_earlier_version_of_a_leaf_has_no_gradient_of_the_present(
-    traced: Callable, opened: Callable
-) -> None:
+def test_an_earlier_version_of_a_leaf_has_no_gradient_of_the_present(traced: Callable, opened: Callable) -> None:
     def program() -> None:
         w = torch.tensor([1.0, 2.0], requires_grad=True)
         optimizer = torch.optim.SGD([w], lr=0.1)
@@ -398,9 +382,7 @@ def test_replay_lights_what_runs_and_fills_the_leaves(traced: Callable, opened: 
         lit = set()
         while not page.tab.is_disabled("#next"):
             page.press("ArrowRight")
-            lit.update(
-                page.tab.evaluate("[...document.querySelectorAll('#nodes .now')].map((g) => g.dataset.id)")
-            )
+            lit.update(page.tab.evaluate("[...document.querySelectorAll('#nodes .now')].map((g) => g.dataset.id)"))
         nodes = build(trace).nodes
         assert {node.id for node in nodes.values() if node.kind in ("op", "grad_fn")} <= lit
         assert page.count("#nodes .unborn") == 0
@@ -536,9 +518,7 @@ def shown_in_book(page: Any) -> list[str]:
     source = page.tab.get_attribute("#book-image", "src")
     drawing = ElementTree.fromstring(unquote(source.partition(",")[2]))
     lines = drawing.iterfind(".//{*}g[@class]//{*}text[@class]")
-    return [
-        f"{line.get('class')}: {line.text.strip()}" for line in lines if line.get("visibility") != "hidden"
-    ]
+    return [f"{line.get('class')}: {line.text.strip()}" for line in lines if line.get("visibility") != "hidden"]
 
 
 def test_a_textbooks_picture_shows_what_is_there_at_the_step(traced: Callable, opened: Callable) -> None:
@@ -609,9 +589,7 @@ def test_search_finds_by_place_and_says_where_there_is_nothing(traced: Callable,
 
 
 def long_names() -> None:
-    encoder = nn.ModuleDict(
-        {"attention_of_pictures": nn.Linear(3, 40), "projection_of_values": nn.Linear(40, 3)}
-    )
+    encoder = nn.ModuleDict({"attention_of_pictures": nn.Linear(3, 40), "projection_of_values": nn.Linear(40, 3)})
     encoder["projection_of_values"](encoder["attention_of_pictures"](torch.ones(2, 3))).sum().backward()
 
 
@@ -686,9 +664,7 @@ def test_loops_are_rolled_and_unrolled_by_a_key(traced: Callable, opened: Callab
         assert cell[1:3] == ["[1, 3], [1, 4] → [1, 4]", "4 parameters, 108 elements"]
         assert cell[3].startswith(".grad norm ")
         page.press("Home")
-        assert [lines[3] for lines in page.boxes().values() if lines[0] == "cell · GRUCell ×10"] == [
-            ".grad = None"
-        ]
+        assert [lines[3] for lines in page.boxes().values() if lines[0] == "cell · GRUCell ×10"] == [".grad = None"]
         page.press("r")
         assert page.tab.get_attribute("#roll", "aria-pressed") == "false"
         assert not any(lines[0] == "cell · GRUCell ×10" for lines in page.boxes().values())
@@ -732,13 +708,9 @@ def test_a_training_run_has_a_chart_that_leads_to_each_pass(traced: Callable, op
         box = page.tab.locator("#plot").bounding_box()
         page.tab.mouse.click(box["x"] + 50, box["y"] + 40)
         page.settled()
-        assert page.tab.eval_on_selector("#pass", "(e) => e.selectedOptions[0].textContent").startswith(
-            "pass 1 of"
-        )
+        assert page.tab.eval_on_selector("#pass", "(e) => e.selectedOptions[0].textContent").startswith("pass 1 of")
         page.press("]", "]")
-        assert page.tab.eval_on_selector("#pass", "(e) => e.selectedOptions[0].textContent").startswith(
-            "pass 3 of"
-        )
+        assert page.tab.eval_on_selector("#pass", "(e) => e.selectedOptions[0].textContent").startswith("pass 3 of")
         assert "backward pass 3 ends" in page.text("#sentence")
         run = trace.passes[2]
         moments = Query(trace)
@@ -754,9 +726,7 @@ def test_a_training_run_has_a_chart_that_leads_to_each_pass(traced: Callable, op
         assert float(told["model.0.weight"]) == pytest.approx(norm, rel=1e-3)
 
 
-def test_the_next_pass_of_a_loop_keeps_what_is_open_and_where_it_is(
-    traced: Callable, opened: Callable
-) -> None:
+def test_the_next_pass_of_a_loop_keeps_what_is_open_and_where_it_is(traced: Callable, opened: Callable) -> None:
     with traced(training) as trace:
         page = opened(trace, 1)
         page.press("Shift+U", "a", "s")
@@ -793,9 +763,7 @@ def first_lines(page: Page) -> list[str]:
     return sorted(lines[0] for lines in page.boxes().values())
 
 
-def test_a_page_without_values_says_that_gradients_came_and_no_number(
-    traced: Callable, opened: Callable
-) -> None:
+def test_a_page_without_values_says_that_gradients_came_and_no_number(traced: Callable, opened: Callable) -> None:
     with traced(training, values="none") as trace:
         page = opened(trace, 1)
         flowed = page.count("#edges .edge.grad.flowed")
@@ -835,9 +803,7 @@ def test_the_curves_of_two_networks_stay_apart_in_the_chart(traced: Callable, op
     with traced(adversaries) as trace:
         page = opened(trace)
         names = ["G.0.weight", "G.0.bias", "D.0.weight", "D.0.bias"]
-        legend = page.tab.locator("#legend button").evaluate_all(
-            "(all) => all.map((b) => b.children[1].textContent)"
-        )
+        legend = page.tab.locator("#legend button").evaluate_all("(all) => all.map((b) => b.children[1].textContent)")
         assert sorted(legend) == sorted(names)
         points = page.tab.locator("#plot .series").evaluate_all(
             "(all) => all.map((one) => one.querySelectorAll('circle').length)"
@@ -912,10 +878,7 @@ def test_the_overview_of_a_large_picture_leads_to_its_parts(traced: Callable, op
     assert root is not None
     before = page.tab.evaluate("document.querySelector('#overview .seen').getAttribute('y')")
     page.tab.mouse.click(root["x"] + root["width"] / 2, root["y"] + root["height"] - 4)
-    assert (
-        float(page.tab.evaluate("document.querySelector('#overview .seen').getAttribute('y')"))
-        > float(before) + 50
-    )
+    assert float(page.tab.evaluate("document.querySelector('#overview .seen').getAttribute('y')")) > float(before) + 50
     page.press("0")
     assert not page.tab.is_visible("#overview")
 
@@ -934,9 +897,7 @@ def goes_wrong() -> None:
         z.sum().backward()
 
 
-def test_buttons_and_keys_lead_to_the_first_nan_and_the_first_error(
-    traced: Callable, opened: Callable
-) -> None:
+def test_buttons_and_keys_lead_to_the_first_nan_and_the_first_error(traced: Callable, opened: Callable) -> None:
     trace = traced(goes_wrong)
     page = opened(trace, 1)
     assert page.text("#first-nan") == "First NaN"
@@ -957,9 +918,7 @@ def masked() -> None:
         (w * 2).masked_fill(torch.tensor([True, False]), float("-inf")).softmax(0)[1].backward()
 
 
-def test_no_button_leads_to_the_infinity_of_a_mask_but_the_key_does(
-    traced: Callable, opened: Callable
-) -> None:
+def test_no_button_leads_to_the_infinity_of_a_mask_but_the_key_does(traced: Callable, opened: Callable) -> None:
     trace = traced(masked)
     page = opened(trace, 2)
     assert not page.tab.is_visible("#first-nan")
@@ -968,15 +927,11 @@ def test_no_button_leads_to_the_infinity_of_a_mask_but_the_key_does(
 
 
 @pytest.mark.parametrize("engine", ["numpy", "torch"])
-def test_the_replay_ends_with_the_error_that_ended_the_script(
-    engine: str, opened: Callable, tmp_path: Path
-) -> None:
+def test_the_replay_ends_with_the_error_that_ended_the_script(engine: str, opened: Callable, tmp_path: Path) -> None:
     if engine == "torch":
         pytest.importorskip("torch")
     script = tmp_path / "cut.py"
-    script.write_text(
-        "import torch\nx = torch.tensor(2.0, requires_grad=True)\ny = x.detach() * 3.0\ny.backward()\n"
-    )
+    script.write_text("import torch\nx = torch.tensor(2.0, requires_grad=True)\ny = x.detach() * 3.0\ny.backward()\n")
     run(Target(str(script), False, ()), tmp_path / "cut.gradviz", engine=engine)
     page = opened(tmp_path / "cut.gradviz")
     with open_trace(tmp_path / "cut.gradviz") as trace:
@@ -1128,15 +1083,11 @@ def test_a_hostile_trace_executes_nothing_and_is_shown_as_text(
     )
     trace = tmp_path / "hostile.gradviz"
     with record(trace, meta={"script": name}):
-        layer = type(
-            name.replace("\x00", "") or "x", (nn.Module,), {"forward": lambda self, x: (x * self.w).sum()}
-        )()
+        layer = type(name.replace("\x00", "") or "x", (nn.Module,), {"forward": lambda self, x: (x * self.w).sum()})()
         layer.w = nn.Parameter(torch.tensor([1.0, 2.0]))
         layer._parameters[name.replace(".", "") or "x"] = layer.w
         layer(torch.tensor([1.0, 2.0])).backward()
-    source = compile(
-        program.read_text() + f"{name!r}\ny.backward()\n", name.replace("\x00", "") + ".py", "exec"
-    )
+    source = compile(program.read_text() + f"{name!r}\ny.backward()\n", name.replace("\x00", "") + ".py", "exec")
     other = tmp_path / "other.gradviz"
     with record(other, meta={"script": name}):
         exec(source, {})
@@ -1161,9 +1112,7 @@ def test_a_hostile_name_is_data_in_the_file(tmp_path: Path, traced: Callable) ->
     assert "default-src 'none'" in text
     own = re.sub(r'<script type="application/[a-z-]+".*?</script>', "", text, flags=re.DOTALL)
     own = own.replace(page_of.libraries(), "")
-    assert set(re.findall(r"\w+://[^\s\"']*", own)) == {
-        "http://www.w3.org/2000/svg"
-    }  # a name, not an address
+    assert set(re.findall(r"\w+://[^\s\"']*", own)) == {"http://www.w3.org/2000/svg"}  # a name, not an address
     assert not re.search(r"@import|url\((?!#)|\bsrc=|\bhref=", own)
 
 
@@ -1172,9 +1121,7 @@ def test_a_hostile_name_is_data_in_the_file(tmp_path: Path, traced: Callable) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_the_page_of_every_example_replays_to_its_end(
-    example: Path, tmp_path: Path, opened: Callable
-) -> None:
+def test_the_page_of_every_example_replays_to_its_end(example: Path, tmp_path: Path, opened: Callable) -> None:
     path = tmp_path / "run.gradviz"
     run(Target(str(example), False, ()), path)
     with open_trace(path) as trace:
@@ -1323,9 +1270,7 @@ def test_a_search_finds_a_box_of_data(traced: Callable, opened: Callable) -> Non
 
 
 @needs_chromium
-def test_of_very_many_gradients_on_their_way_only_the_number_is_told(
-    traced: Callable, opened: Callable
-) -> None:
+def test_of_very_many_gradients_on_their_way_only_the_number_is_told(traced: Callable, opened: Callable) -> None:
     def shared() -> None:
         x = torch.tensor(2.0, requires_grad=True)
         y = x
@@ -1405,9 +1350,7 @@ for step in range(3):
 
 
 @needs_chromium
-def test_a_list_of_findings_leads_to_each(
-    gradviz_here: Callable[..., Any], browser: Any, tmp_path: Path
-) -> None:
+def test_a_list_of_findings_leads_to_each(gradviz_here: Callable[..., Any], browser: Any, tmp_path: Path) -> None:
     (tmp_path / "stale.py").write_text(STALE_NET)
     gradviz_here("trace", "--engine", "numpy", "stale.py")
     assert gradviz_here("graph", "stale.gradviz", "-o", "stale.html").returncode == 0
@@ -1543,9 +1486,7 @@ def test_on_paper_are_the_picture_and_the_findings(
     findings = page.tab.locator("#findings-list").bounding_box()
     assert sheet["y"] + sheet["height"] <= findings["y"] < findings["y"] + findings["height"] <= 1030
     assert "stale-gradient" in page.text("#findings-list")
-    assert page.tab.locator(".tools, aside, .bar").evaluate_all(
-        "all => all.every((one) => !one.offsetHeight)"
-    )
+    assert page.tab.locator(".tools, aside, .bar").evaluate_all("all => all.every((one) => !one.offsetHeight)")
     white = "rgb(255, 255, 255)"
     assert page.tab.evaluate("getComputedStyle(document.body).backgroundColor") == white
     page.tab.evaluate("window.dispatchEvent(new Event('afterprint'))")
@@ -1659,9 +1600,7 @@ def test_the_panel_of_a_pass_tells_its_loss_and_layers(opened: Callable[..., Pag
 
 def test_long_names_in_the_panel_are_cut_on_the_left(traced: Callable, opened: Callable) -> None:
     def program() -> None:
-        encoder = nn.ModuleDict(
-            {"layers_of_all_the_words_of_it": nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 3))}
-        )
+        encoder = nn.ModuleDict({"layers_of_all_the_words_of_it": nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 3))})
         encoder["layers_of_all_the_words_of_it"](torch.ones(2, 3)).sum().backward()
 
     with traced(program) as trace:

@@ -63,9 +63,7 @@ def texts(element: ElementTree.Element) -> list[str]:
 
 def one_node(name: str) -> Graph:
     graph = Graph(script=name, title=name)
-    graph.nodes["t1"] = Node(
-        "t1", "leaf", 1, name=name, is_leaf=True, requires_grad=True, text=name, file=name
-    )
+    graph.nodes["t1"] = Node("t1", "leaf", 1, name=name, is_leaf=True, requires_grad=True, text=name, file=name)
     graph.nodes["op1"] = Node("op1", "op", 1, name=name, args=name, scope=name, error=name)
     graph.nodes["n1"] = Node("n1", "grad_fn", 1, name=name, scope=f"{name}/{name}", error=name)
     graph.edges = [Edge("t1", "op1", "data", cut=name), Edge("t1", "t1", "mutation", label=name)]
@@ -76,9 +74,7 @@ def one_node(name: str) -> Graph:
 
 
 @programs
-def test_every_node_is_an_element_with_its_id_and_its_kind_as_class(
-    program: Callable, traced: Traced
-) -> None:
+def test_every_node_is_an_element_with_its_id_and_its_kind_as_class(program: Callable, traced: Traced) -> None:
     with traced(program) as trace:
         graph = build(trace)
     drawn = elements(svg(graph), "node")
@@ -151,12 +147,7 @@ def test_a_cut_is_red_only_where_a_finding_says_that_a_gradient_was_due(
     assert any("cut" in classes for classes, _ in cuts)
     page = gradviz_here("graph", "cut.gradviz", "-o", "cut.html")
     assert page.returncode == 0
-    due = [
-        edge
-        for view in parsed_views((tmp_path / "cut.html").read_text())
-        for edge in view["edges"]
-        if edge[5:]
-    ]
+    due = [edge for view in parsed_views((tmp_path / "cut.html").read_text()) for edge in view["edges"] if edge[5:]]
     assert bool(due) == bool(red)
 
 
@@ -347,9 +338,7 @@ def test_a_png_has_ink(traced: Traced, tmp_path: Path) -> None:
         at += 12 + length
     rows = zlib.decompress(data)
     step = len(rows) // height
-    assert (
-        len({rows[i : i + step] for i in range(0, len(rows), step)}) > height / 4
-    )  # blank rows are all alike
+    assert len({rows[i : i + step] for i in range(0, len(rows), step)}) > height / 4  # blank rows are all alike
 
 
 @pytest.mark.parametrize(

@@ -154,9 +154,7 @@ def test_only_grad(traced: Traced, tmp_path: Path, gradviz: Run) -> None:
 
 
 @pytest.mark.slow
-def test_a_slice_of_a_folded_pictures_size_is_shown_in_full(
-    traced: Traced, tmp_path: Path, gradviz: Run
-) -> None:
+def test_a_slice_of_a_folded_pictures_size_is_shown_in_full(traced: Traced, tmp_path: Path, gradviz: Run) -> None:
     traced(deep).close()
     document = drawn(gradviz, tmp_path, "--around", "net.7.0.weight", "--hops", "2")
     assert "net.7.0.weight" in names(document)
@@ -250,9 +248,7 @@ def test_the_legend_is_drawn_in_both_themes_and_needs_no_trace(tmp_path: Path, g
 
 
 @pytest.mark.slow
-def test_a_png_over_the_cap_is_scaled_and_the_line_says_so(
-    traced: Traced, tmp_path: Path, gradviz: Run
-) -> None:
+def test_a_png_over_the_cap_is_scaled_and_the_line_says_so(traced: Traced, tmp_path: Path, gradviz: Run) -> None:
     def long() -> None:
         h = torch.ones(1, requires_grad=True)
         for _ in range(2000):
@@ -262,9 +258,7 @@ def test_a_png_over_the_cap_is_scaled_and_the_line_says_so(
     traced(long).close()
     done = gradviz("graph", "run.gradviz", "--all", "-o", "out.png", env={"GRADVIZ_LAYOUT": "rows"})
     assert (done.returncode, (done.stdout + done.stderr).count("\n")) == (0, 1)
-    assert re.search(
-        r"drawn at \d+% of its size, since a PNG has at most 32,000,000 pixels", done.stdout + done.stderr
-    )
+    assert re.search(r"drawn at \d+% of its size, since a PNG has at most 32,000,000 pixels", done.stdout + done.stderr)
     width, height = struct.unpack(">II", (tmp_path / "out.png").read_bytes()[16:24])
     assert width * height > 31_000_000
     assert (width - 1) * (height - 1) < 32_000_000  # sides are whole pixels

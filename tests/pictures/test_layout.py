@@ -101,9 +101,7 @@ class TestWhatComesOut:
 
 
 class TestWhatGoesWrong:
-    @pytest.mark.parametrize(
-        "bad", ["", "hello", "digraph { a -> ", "graph { a -> b }", 'digraph { a [label="x }']
-    )
+    @pytest.mark.parametrize("bad", ["", "hello", "digraph { a -> ", "graph { a -> b }", 'digraph { a [label="x }'])
     def test_bad_dot_is_an_error_of_one_line(self, engine, bad):
         with pytest.raises(LayoutError) as caught:
             to_svg(bad, engine)
@@ -227,9 +225,7 @@ class TestTheEmbeddedEngine:
             (lambda: __file__, "does not start (Permission denied): install Graphviz"),
         ],
     )
-    def test_without_it_it_is_given_up_with_the_reason(
-        self, find: Callable[[], str | None], reason: str, monkeypatch
-    ):
+    def test_without_it_it_is_given_up_with_the_reason(self, find: Callable[[], str | None], reason: str, monkeypatch):
         without = replace(layout._EMBEDDED, find=find)
         monkeypatch.setattr(layout, "_EMBEDDED", without)
         monkeypatch.setattr(layout, "_ENGINES", (layout._DOT, without))
@@ -297,9 +293,7 @@ class TestPng:
     @pytest.mark.parametrize(("width", "scale"), [(1_000_000, 1.0), (100, 500), (100, 1e300)])
     def test_a_picture_too_large_is_an_error_of_one_line_before_it_is_drawn(self, monkeypatch, width, scale):
         monkeypatch.setattr(resvg_py, "svg_to_bytes", lambda **_: pytest.fail("it was drawn"))
-        with pytest.raises(
-            PictureTooLarge, match=r"too large \(at most 32,000,000\): save it as \.svg"
-        ) as caught:
+        with pytest.raises(PictureTooLarge, match=r"too large \(at most 32,000,000\): save it as \.svg") as caught:
             to_png(drawing(width=width), scale)
         assert "\n" not in str(caught.value)
 

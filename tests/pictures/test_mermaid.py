@@ -15,9 +15,7 @@ from tests.graph.graph_samples import chain, program, programs
 from tests.pictures.test_draw import HOSTILE, one_node
 
 _LABEL = r'"(?:[^"#<>`]|<br/>|#\d+;)*"'
-_NODE = re.compile(
-    rf"  \w+(?:\(\[{_LABEL}\]\)|\({_LABEL}\)|\{{\{{{_LABEL}\}}\}}|\[\[{_LABEL}\]\]|\[{_LABEL}\]):::\w+"
-)
+_NODE = re.compile(rf"  \w+(?:\(\[{_LABEL}\]\)|\({_LABEL}\)|\{{\{{{_LABEL}\}}\}}|\[\[{_LABEL}\]\]|\[{_LABEL}\]):::\w+")
 _EDGE = re.compile(r"  (\w+) (-->|-\.->|-\.-o|==>|-\.-)(?:\|(?:[^|#<>\"`]|#\d+;)*\|)? (\w+)")
 _OTHER = re.compile(r"%% .*|flowchart TB|  classDef [\w]+ [\w:#,.\- ]+|  linkStyle [\d,]+ [\w:#,.\- ]+")
 

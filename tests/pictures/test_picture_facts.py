@@ -31,9 +31,7 @@ def trace(tmp_path: Path) -> Trace:
 
 
 def lines(trace: Trace, number: int, name: str) -> list[str]:
-    (node,) = [
-        node for node in build(trace, number).nodes.values() if node.name == name and not node.overwritten
-    ]
+    (node,) = [node for node in build(trace, number).nodes.values() if node.name == name and not node.overwritten]
     return [text for _, text in lines_of(node, "both")]
 
 
@@ -68,9 +66,7 @@ def test_a_textbook_has_both_amounts(trace: Trace) -> None:
 
 def test_of_a_long_path_a_box_shows_the_end_and_of_an_expression_the_beginning() -> None:
     assert plain_name("model.layers.0.q_proj.weight", 16) == "…0.q_proj.weight"
-    assert (
-        plain_name("torch.randn(3, 3, requires_grad=True) * scale_of_all", 24) == "torch.randn(3, 3, requi…"
-    )
+    assert plain_name("torch.randn(3, 3, requires_grad=True) * scale_of_all", 24) == "torch.randn(3, 3, requi…"
     assert plain_name("w", 24) == "w"
     assert plain_name("a_word_of_one_part", 8) == "a_word_…"
 

@@ -189,9 +189,7 @@ def test_a_leaf_that_no_optimizer_changes_is_not_said_to_have_unknown_changes(
     reported: Callable[[str], str],
 ) -> None:
     page = reported(
-        STALE.replace("(w ** 2)", "(w * x)").replace(
-            "for step", "x = torch.ones(2, requires_grad=True)\nfor step"
-        )
+        STALE.replace("(w ** 2)", "(w * x)").replace("for step", "x = torch.ones(2, requires_grad=True)\nfor step")
     )
     assert "<title>x</title>" in page
     assert "whose changes were not recorded" not in page
@@ -216,9 +214,7 @@ def test_norms_and_ratios_are_those_of_the_run(tmp_path: Path) -> None:
             norms.append([float(p.grad.norm()) for p in (w, v)])
             before = [p.detach().clone() for p in (w, v)]
             optimizer.step()
-            ratios.append(
-                [float((p.detach() - q).norm() / q.norm()) for p, q in zip((w, v), before, strict=True)]
-            )
+            ratios.append([float((p.detach() - q).norm() / q.norm()) for p, q in zip((w, v), before, strict=True)])
     with open_trace(tmp_path / "run.gradviz") as trace:
         query = Query(trace)
         gradients, changes = accumulated_norms(query), change_norms(query)

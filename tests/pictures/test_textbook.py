@@ -184,19 +184,14 @@ def test_a_long_chain_is_drawn_from_top_to_bottom(tmp_path: Path) -> None:
     for picture, more in zip(drawn, ([], ["--rankdir", "LR"]), strict=True):
         command = ["graph", str(path), "-o", str(picture), "--style", "textbook", *more]
         assert invoked(command).exit_code == 0
-    sizes = [
-        re.search(r'width="(\d+)[^"]*" height="(\d+)', picture.read_text(encoding="utf-8"))
-        for picture in drawn
-    ]
+    sizes = [re.search(r'width="(\d+)[^"]*" height="(\d+)', picture.read_text(encoding="utf-8")) for picture in drawn]
     (wide, tall), (row_wide, row_tall) = ([int(part) for part in found.groups()] for found in sizes if found)
     assert wide < tall
     assert row_wide > 2 * row_tall
 
 
 def test_a_chain_of_long_names_is_drawn_from_top_to_bottom(tmp_path: Path) -> None:
-    program = CHAIN.format(rounds=5).replace(
-        "y = y * w", "y = torch.tanh(y * torch.tensor(1.5) * torch.exp(-w))"
-    )
+    program = CHAIN.format(rounds=5).replace("y = y * w", "y = torch.tanh(y * torch.tensor(1.5) * torch.exp(-w))")
     scene = scene_of(tmp_path, program)
     assert scene.rankdir == "TB"
     long = [lines for lines in texts(scene, "on-wire") if len(lines) == 3]

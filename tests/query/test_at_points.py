@@ -147,9 +147,7 @@ def test_diff_of_two_versions_names_the_op_whose_definition_changed(
     one = _run(tmp_path / "one", source)
     monkeypatch.setattr("gradviz.engine.table.kernels.let_through", lambda g, where: g * 0)
     other = _run(tmp_path / "other", source)
-    monkeypatch.setattr(
-        parting, "version_of", lambda trace: version if trace.path.parent.name == "other" else "2.13.0"
-    )
+    monkeypatch.setattr(parting, "version_of", lambda trace: version if trace.path.parent.name == "other" else "2.13.0")
     backward = parting.diff(one, other).backward
     assert backward is not None
     told = "its definition changed at 0: 1 in PyTorch 2.13, 0 in PyTorch 2.15"

@@ -85,11 +85,7 @@ def test_few_searches_are_written_by_hand() -> None:
     files = [file for file in package.rglob("*.py") if file.relative_to(package).parts[0] != "engine"]
     others = [file for file in files if file != package / "query/flow.py"]
     assert len(others) == len(files) - 1
-    found = [
-        f"{file.relative_to(package)}:{line}"
-        for file in others
-        for line in worklists(file.read_text("utf-8"))
-    ]
+    found = [f"{file.relative_to(package)}:{line}" for file in others for line in worklists(file.read_text("utf-8"))]
     assert 0 < len(found) <= MOST_BY_HAND, found
 
 
@@ -113,13 +109,9 @@ def _called(loop: ast.While, methods: set[str], function: str) -> set[str]:
     """The lists whose method is called, or that a function of `heapq` is called with."""
     calls = [node for node in ast.walk(loop) if isinstance(node, ast.Call)]
     of_methods = [
-        call.func.value
-        for call in calls
-        if isinstance(call.func, ast.Attribute) and call.func.attr in methods
+        call.func.value for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr in methods
     ]
-    of_heaps = [
-        call.args[0] for call in calls if isinstance(call.func, ast.Name) and call.func.id == function
-    ]
+    of_heaps = [call.args[0] for call in calls if isinstance(call.func, ast.Name) and call.func.id == function]
     return {one.id for one in (*of_methods, *of_heaps) if isinstance(one, ast.Name)}
 
 
@@ -129,6 +121,4 @@ def _taken_from(loop: ast.While) -> set[str]:
 
 def _put_into(loop: ast.While) -> set[str]:
     added = [node.target for node in ast.walk(loop) if isinstance(node, ast.AugAssign)]
-    return {one.id for one in added if isinstance(one, ast.Name)} | _called(
-        loop, {"append", "extend"}, "heappush"
-    )
+    return {one.id for one in added if isinstance(one, ast.Name)} | _called(loop, {"append", "extend"}, "heappush")

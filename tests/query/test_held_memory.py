@@ -76,9 +76,7 @@ CHAIN = LEAK.replace("losses.append(loss)", "total = total + loss")
         (LEAK.replace("retain_graph=True", ""), "those of 5 earlier ones are still alive\n"),
     ],
 )
-def test_the_finding_says_it(
-    program: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_finding_says_it(program: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "leak.py").write_text(program)
     invoked(["trace", "--engine", "numpy", "leak.py"])

@@ -122,8 +122,7 @@ def test_info_shows_first_what_does_not_learn(recorded: Path, gradviz_here: Comm
 
 def test_info_gives_the_ledger_as_data(recorded: Path, gradviz_here: Command) -> None:
     lines = {
-        line["parameter"]: line
-        for line in json.loads(gradviz_here("info", "--ledger", "--json", str(recorded)).stdout)
+        line["parameter"]: line for line in json.loads(gradviz_here("info", "--ledger", "--json", str(recorded)).stdout)
     }
     assert (lines["flat"]["gradient"], lines["flat"]["learns"], lines["flat"]["passes"]) == (0, False, 6)
     assert lines["idle"]["account"] == "its optimizer never steps"

@@ -129,9 +129,7 @@ def test_a_change_is_left_out_where_that_of_one_parameter_is_not_known(tmp_path:
     with open_trace(tmp_path / "run.gradviz") as trace:
         query = Query(trace)
         curves = changes_of_modules(query, modules_of(query, 10))
-    assert [curve.name for curve in curves] == [
-        "net.small"
-    ]  # the bias of the other one is known, its weight is not
+    assert [curve.name for curve in curves] == ["net.small"]  # the bias of the other one is known, its weight is not
 
 
 def test_passes_that_begin_at_two_lines_have_two_losses(tmp_path: Path) -> None:
@@ -158,9 +156,7 @@ def test_what_autograd_grad_differentiates_is_no_loss_beside_a_backward(tmp_path
         loss = slope**2
         loss.backward()
     with open_trace(tmp_path / "run.gradviz") as trace:
-        assert [(curve.at.tolist(), curve.values.tolist()) for curve in losses(Query(trace))] == [
-            ([2], [144.0])
-        ]
+        assert [(curve.at.tolist(), curve.values.tolist()) for curve in losses(Query(trace))] == [([2], [144.0])]
     with package.record(tmp_path / "grad.gradviz"):
         x = torch.tensor(2.0, requires_grad=True)
         torch.autograd.grad(x**3, x)
@@ -178,9 +174,7 @@ def test_there_is_no_relation_to_a_parameter_that_is_zero(tmp_path: Path) -> Non
             optimizer.step()
     with open_trace(tmp_path / "run.gradviz") as trace:
         for measure, value in ((gradients_relative, 2.0), (changes_of_modules, 1.0)):
-            ((at, values),) = [
-                (c.at.tolist(), c.values.tolist()) for c in measure(Query(trace), lambda leaf: "w")
-            ]
+            ((at, values),) = [(c.at.tolist(), c.values.tolist()) for c in measure(Query(trace), lambda leaf: "w")]
             assert (at, values) == ([2], [pytest.approx(value)])
 
 
@@ -244,8 +238,7 @@ def test_equal_modules_of_a_deep_network_share_a_row(tmp_path: Path) -> None:
 def test_a_frozen_network_that_was_never_called_is_one_row(tmp_path: Path) -> None:
     with package.record(tmp_path / "run.gradviz"):
         net, average = (
-            torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
-            for _ in range(2)
+            torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)) for _ in range(2)
         )
         average.requires_grad_(False)
         net(torch.ones(1, 2)).sum().backward()
@@ -340,9 +333,7 @@ def test_a_module_has_no_distribution_where_elements_were_not_kept(tmp_path: Pat
 
 
 @pytest.mark.parametrize("ends", [(0.0, 5e-324), (-1.7e308, 1.7e308)])
-def test_elements_that_no_parts_can_be_made_of_have_no_distribution(
-    tmp_path: Path, ends: tuple[float, float]
-) -> None:
+def test_elements_that_no_parts_can_be_made_of_have_no_distribution(tmp_path: Path, ends: tuple[float, float]) -> None:
     with package.record(tmp_path / "run.gradviz"):
         w = torch.tensor(list(ends), dtype=torch.float64, requires_grad=True)
         (w * torch.tensor([1.0, 2.0], dtype=torch.float64)).sum().backward()

@@ -330,10 +330,7 @@ class Machine:
 
     def look(self) -> None:
         self.truth.append(
-            {
-                number_of(t): (t.array.tolist(), None if t.grad is None else t.grad.array.tolist())
-                for t in self.leaves
-            }
+            {number_of(t): (t.array.tolist(), None if t.grad is None else t.grad.array.tolist()) for t in self.leaves}
         )
 
 

@@ -157,9 +157,7 @@ def test_a_tensor_from_before_the_recording_has_not_the_name_of_what_is_made_of_
         assert query.names.of(made.outputs[0]) == "prediction"
 
 
-def test_a_gradient_of_itself_is_called_by_its_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gradient_of_itself_is_called_by_its_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a damaged trace may say."""
     with record(tmp_path / "run.gradviz"):
         x = torch.tensor(2.0, requires_grad=True)
@@ -268,9 +266,7 @@ UNNAMED = [
 
 
 @pytest.mark.parametrize(("expression", "expected"), UNNAMED, ids=[expression for expression, _ in UNNAMED])
-def test_what_has_no_name_is_called_by_what_made_it(
-    tmp_path: Path, expression: str, expected: list[str]
-) -> None:
+def test_what_has_no_name_is_called_by_what_made_it(tmp_path: Path, expression: str, expected: list[str]) -> None:
     assert labels(tmp_path, f"{X}y = {expression}\n")[: len(expected)] == expected
 
 
@@ -390,9 +386,7 @@ def test_a_name_that_is_typed_is_not_cut(tmp_path: Path) -> None:
     with open_trace(tmp_path / "p.gradviz") as trace:
         words, cut = Words(trace, is_exact=True), Words(trace)
         made = [tensor for event in trace if isinstance(event, OpRan) for tensor in event.outputs]
-        [sum_of_parts] = [
-            tensor for tensor in made if cut.called(tensor).startswith("torch.where(… > …, bias * bias")
-        ]
+        [sum_of_parts] = [tensor for tensor in made if cut.called(tensor).startswith("torch.where(… > …, bias * bias")]
         assert words.called(sum_of_parts) == f"t{sum_of_parts}"
         assert not [tensor for tensor in made if "…" in words.called(tensor)]
 
@@ -454,9 +448,7 @@ def test_what_a_node_saved_has_the_name_of_the_result_when_it_is_differentiated_
         assert words.called(read.tensor) == "y"
         assert sentence(Stop(words, read.index)) == "y is read as its node saved it"
         ops = [event for event in trace if isinstance(event, OpRan)]
-        assert not [
-            name for op in ops for name in map(words.called, op.outputs) if re.fullmatch(r"t\d+", name)
-        ]
+        assert not [name for op in ops for name in map(words.called, op.outputs) if re.fullmatch(r"t\d+", name)]
 
 
 @pytest.mark.torch
@@ -473,9 +465,7 @@ def test_a_part_of_a_gradient_has_not_the_name_of_the_whole(tmp_path: Path) -> N
         [square] = [op for op in ops if words.called(op.outputs[0]) == "gx**2"]
         [node] = [event for event in trace if isinstance(event, NodeMade) and event.outputs == square.outputs]
         assert words.edges_called(node) == ["gradient of x"]
-        divisions = [
-            event for event in trace if isinstance(event, NodeMade) and event.grad_fn == "DivBackward0"
-        ]
+        divisions = [event for event in trace if isinstance(event, NodeMade) and event.grad_fn == "DivBackward0"]
         assert "the other input" not in [name for made in divisions for name in words.edges_called(made)]
 
 
@@ -494,9 +484,7 @@ def test_an_element_of_a_row_is_not_taken_from_the_whole(tmp_path: Path) -> None
     program = "x = torch.ones(2, 2, requires_grad=True)\ny = x * 2\ny[0, 1].backward()\n"
     with open_trace(recorded(tmp_path, "torch", program)) as trace:
         words = Words(trace)
-        taken = [
-            event for event in trace if isinstance(event, NodeMade) and event.grad_fn == "SelectBackward0"
-        ]
+        taken = [event for event in trace if isinstance(event, NodeMade) and event.grad_fn == "SelectBackward0"]
         assert [words.edges_called(made) for made in taken] == [["y"], ["the output of SelectBackward0"]]
 
 

@@ -79,9 +79,7 @@ class _Own:
         self.layers = [torch.nn.Linear(3, 3), torch.nn.Linear(3, 1)]
 
 
-def test_a_parameter_in_an_object_that_is_no_module_is_called_as_it_is_read(
-    torch: Any, tmp_path: Path
-) -> None:
+def test_a_parameter_in_an_object_that_is_no_module_is_called_as_it_is_read(torch: Any, tmp_path: Path) -> None:
     with gradviz.record(tmp_path / "run.gradviz"):
         own = _Own(torch)
         h = torch.ones(4, 3) @ own.layers[0].weight
@@ -119,9 +117,7 @@ def test_what_a_function_of_several_ops_reads_is_called_as_its_argument(torch: A
     }
 
 
-def test_a_function_of_the_program_that_is_called_like_a_librarys_has_its_own_order(
-    torch: Any, tmp_path: Path
-) -> None:
+def test_a_function_of_the_program_that_is_called_like_a_librarys_has_its_own_order(torch: Any, tmp_path: Path) -> None:
     def linear(x: Any, bias: Any, weight: Any) -> Any:
         return x @ weight.t() + bias
 
@@ -153,9 +149,7 @@ def test_what_variable_makes_has_the_name_it_is_given(tmp_path: Path) -> None:
             (net(data) - target).abs().mean().backward()
     with open_trace(tmp_path / "run.gradviz") as trace:
         query = Query(trace)
-        read = [
-            query.labels.of(tensor) for event in trace if isinstance(event, OpRan) for tensor in event.inputs
-        ]
+        read = [query.labels.of(tensor) for event in trace if isinstance(event, OpRan) for tensor in event.inputs]
         assert {"data", "target"} <= set(read)
         assert not [name for name in read if name.startswith("t") and name[1:].isdigit()]
 

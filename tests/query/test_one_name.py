@@ -71,9 +71,7 @@ def told(trace: Trace) -> str:
     """All that the stepper says of a run."""
     words = Words(trace)
     stops = [Stop(words, k) for k in range(min(trace.count, 400))]
-    return "\n".join(
-        "\n".join([sentence(stop), *(row.text for row in rows(stop)), *why(stop)]) for stop in stops
-    )
+    return "\n".join("\n".join([sentence(stop), *(row.text for row in rows(stop)), *why(stop)]) for stop in stops)
 
 
 def test_a_tensor_has_one_name_in_pictures_page_json_and_stepper(recorded: Trace) -> None:

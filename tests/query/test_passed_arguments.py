@@ -64,10 +64,7 @@ def test_the_input_of_a_network_is_called_as_the_program_passes_it(tmp_path: Pat
 
 
 def test_a_list_of_layers_hands_the_input_on(tmp_path: Path) -> None:
-    assert (
-        name_of_what_the_first_layer_reads(tmp_path, "inputs = data['points']; model(inputs).sum()")
-        == "inputs"
-    )
+    assert name_of_what_the_first_layer_reads(tmp_path, "inputs = data['points']; model(inputs).sum()") == "inputs"
 
 
 def test_a_keyword_is_followed(tmp_path: Path) -> None:

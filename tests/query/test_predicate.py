@@ -99,9 +99,7 @@ def test_outputs_and_inputs_are_compared_as_they_were(columns: TraceFields) -> N
         return any(s is not None and s.stats.max > 1 for s in found)
 
     made = (k.OpRan, k.TensorMade, k.Mutated)
-    assert holding(columns, "out.max > 1") == folded(
-        trace, lambda e: isinstance(e, made) and some(outputs(e), e.index)
-    )
+    assert holding(columns, "out.max > 1") == folded(trace, lambda e: isinstance(e, made) and some(outputs(e), e.index))
     assert holding(columns, "in.max > 1") == folded(
         trace, lambda e: isinstance(e, k.OpRan) and some(e.inputs, e.index - 1)
     )
@@ -119,9 +117,7 @@ def test_names_are_those_that_the_source_gives(columns: TraceFields) -> None:
                 names.of(t) == name for t in (*getattr(e, "outputs", ()), getattr(e, "tensor", 0)) if t
             ),
         )
-        about = holding(
-            columns, f'name == "{name}" and (not grad_fn ~ "Backward" or kind == "op" or kind == "node")'
-        )
+        about = holding(columns, f'name == "{name}" and (not grad_fn ~ "Backward" or kind == "op" or kind == "node")')
         assert about == expected
 
 
@@ -161,9 +157,7 @@ z.backward()
         assert [e.op for e in map(trace.event, holding(columns, "nan and forward"))] == ["mul", "sum"]
         assert holding(columns, "nan and backward") == folded(
             trace,
-            lambda e: any(
-                (s := trace.snapshot(g, at=e.index)) is not None and s.stats.nan for g in gradients_of(e)
-            ),
+            lambda e: any((s := trace.snapshot(g, at=e.index)) is not None and s.stats.nan for g in gradients_of(e)),
         )
         assert holding(columns, "nan and backward")
 

@@ -60,9 +60,7 @@ def test_a_saved_output_is_where_it_was_in_the_graph() -> None:
 def test_a_freed_tensor_is_not_shown() -> None:
     y = leaf(1.0) ** 2
     y.backward()
-    with pytest.raises(
-        RuntimeError, match="directly access saved tensors after they have already been freed"
-    ):
+    with pytest.raises(RuntimeError, match="directly access saved tensors after they have already been freed"):
         _ = y.grad_fn._saved_self
 
 
@@ -266,12 +264,7 @@ def square_then_exp(t: Any, log: list) -> Any:
 def masks_and_indices(t: Any, log: list) -> Any:
     x = ramp(t)
     with logging_hooks(t, log):
-        y = (
-            t.where(x > 1, x, 0.0).sum()
-            + t.relu(x).sum()
-            + x.max(0)[0]
-            + x.index_select(0, t.tensor([1, 1])).sum()
-        )
+        y = t.where(x > 1, x, 0.0).sum() + t.relu(x).sum() + x.max(0)[0] + x.index_select(0, t.tensor([1, 1])).sum()
     y.backward()
     return x.grad.tolist()
 

@@ -91,9 +91,7 @@ def test_debug_says_a_scope_once(
 ) -> None:
     script = tmp_path / "tiny.py"
     script.write_text(TINY.replace("COLLECTION", holder))
-    shown = gradviz(
-        "debug", "--engine", engine, "--break", "softmax", "--commands", "continue; quit", script
-    ).stderr
+    shown = gradviz("debug", "--engine", engine, "--break", "softmax", "--commands", "continue; quit", script).stderr
     assert "forward in Tiny.blocks.0.attn" in shown
     assert "blocks.0.blocks.0" not in shown
 

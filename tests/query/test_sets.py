@@ -43,9 +43,7 @@ def test_contained_is_true_of_those_that_are_among(numbers: np.ndarray, among: n
     assert contained(among, numbers).tolist() == [n in set(numbers.ravel().tolist()) for n in among.tolist()]
 
 
-@given(
-    arrays(np.int64, st.integers(0, 40), elements=few), arrays(np.uint32, st.integers(0, 40), elements=few)
-)
+@given(arrays(np.int64, st.integers(0, 40), elements=few), arrays(np.uint32, st.integers(0, 40), elements=few))
 def test_differences_and_intersections_are_sets_in_order(numbers: np.ndarray, others: np.ndarray) -> None:
     own, of_others = set(numbers.tolist()), set(others.tolist())
     assert without(numbers, others).tolist() == sorted(own - of_others)

@@ -19,11 +19,7 @@ ENGINES = [
 
 @pytest.fixture(params=ENGINES)
 def torch(request: pytest.FixtureRequest) -> Any:
-    return (
-        pytest.importorskip(request.param)
-        if request.param == "torch"
-        else importlib.import_module(request.param)
-    )
+    return pytest.importorskip(request.param) if request.param == "torch" else importlib.import_module(request.param)
 
 
 def test_what_is_written_to_one_is_not_written_to_the_other(torch: Any, tmp_path: Path) -> None:

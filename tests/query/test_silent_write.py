@@ -49,9 +49,7 @@ def test_the_box_of_the_tensor_has_both_values(trace: Trace) -> None:
 
 def test_a_textbook_has_both_values(trace: Trace) -> None:
     scene = textbook(Words(trace), build(trace))
-    assert any(
-        "w = [1, 5] → [100, 5] in backward" in text for t in scene.things.values() for _, text in t.lines
-    )
+    assert any("w = [1, 5] → [100, 5] in backward" in text for t in scene.things.values() for _, text in t.lines)
 
 
 def test_a_program_that_writes_nothing_unseen_has_none(tmp_path: Path) -> None:

@@ -51,9 +51,7 @@ def test_the_first_name_stays_and_the_other_is_kept(query: Query) -> None:
 
 def test_either_name_finds_the_parameter(query: Query) -> None:
     words = Words(query.trace, query)
-    both = [
-        subject(words, name, query.trace.count - 1) for name in ("model.wte.weight", "model.head.weight.grad")
-    ]
+    both = [subject(words, name, query.trace.count - 1) for name in ("model.wte.weight", "model.head.weight.grad")]
     assert both[0].tensor == both[1].tensor
     assert [str(one) for one in both] == ["model.wte.weight", "model.wte.weight.grad"]
 

@@ -96,9 +96,7 @@ def test_a_function_with_several_names_is_asked_for_by_its_kind() -> None:
         (path.name, compared.lineno)
         for path in files
         for compared in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(compared, ast.Compare)
-        and isinstance(compared.left, ast.Attribute)
-        and compared.left.attr == "op"
+        if isinstance(compared, ast.Compare) and isinstance(compared.left, ast.Attribute) and compared.left.attr == "op"
         for literal in ast.walk(compared)
         if isinstance(literal, ast.Constant) and literal.value in several
     ]

@@ -30,9 +30,7 @@ def main(folder: Path, names: Sequence[str]) -> None:
         return
     hanging = {name: programs.pop(name) for name in [*programs] if name.startswith("ranks-collectives")}
     broken = {"ranks-unused": programs.pop("ranks-unused")}  # rank 1 goes while rank 0 waits
-    dist.init_process_group(
-        "gloo", store=dist.HashStore(), rank=0, world_size=1
-    )  # each waits for itself alone
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # each waits for itself alone
     record_all(folder, hanging)
     dist.destroy_process_group()
     dist.init_process_group("gloo")

@@ -145,9 +145,7 @@ def recorded(folder: Path) -> dict[str, tuple[int, str]]:
 @pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
 def test_processes_of_a_script_are_ranks(method: str, tmp_path: Path) -> None:
     done = traced(tmp_path, "--ranks", "processes.py", method)
-    plain = subprocess.run(
-        [sys.executable, "processes.py", method], cwd=tmp_path, capture_output=True, text=True
-    )
+    plain = subprocess.run([sys.executable, "processes.py", method], cwd=tmp_path, capture_output=True, text=True)
     assert (done.stdout, done.returncode) == (plain.stdout, plain.returncode), done.stderr
     assert recorded(tmp_path) == {"processes.rank0.gradviz": (1, "0"), "processes.rank1.gradviz": (2, "1")}
     assert done.stderr.splitlines() == [
@@ -176,9 +174,7 @@ def printed_in(folder: Path, name: str) -> list[list[str]]:
 @pytest.mark.parametrize("what", [["rank.py"], ["-m", "rank"]], ids=["script", "module"])
 def test_ranks_that_run_scripts_are_recorded(what: list[str], tmp_path: Path) -> None:
     done = traced(tmp_path, "--ranks", "--values", "none", "scripts.py", *what)
-    plain = subprocess.run(
-        [sys.executable, "scripts.py", *what], cwd=tmp_path, capture_output=True, text=True
-    )
+    plain = subprocess.run([sys.executable, "scripts.py", *what], cwd=tmp_path, capture_output=True, text=True)
     assert (done.stdout, done.returncode) == (plain.stdout, plain.returncode), done.stderr
     assert recorded(tmp_path) == {"rank.rank0.gradviz": (1, "0"), "rank.rank1.gradviz": (1, "1")}
     with gradviz.open(tmp_path / "rank.rank0.gradviz") as trace:
@@ -216,9 +212,7 @@ def test_a_sitecustomize_of_the_user_is_run_too(tmp_path: Path) -> None:
     own.mkdir()
     (own / "sitecustomize.py").write_text("import builtins\nbuiltins.was_here = True\n")
     (tmp_path / "rank.py").write_text("print(was_here)\n")
-    (tmp_path / "start.py").write_text(
-        "import subprocess, sys\nsubprocess.run([sys.executable, 'rank.py'])\n"
-    )
+    (tmp_path / "start.py").write_text("import subprocess, sys\nsubprocess.run([sys.executable, 'rank.py'])\n")
     command = [sys.executable, "-m", "gradviz", "trace", "--ranks", "start.py"]
     environment = {**os.environ, "PYTHONPATH": str(own)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
@@ -263,9 +257,7 @@ class TestPyTorch:
             "gradviz: recorded 2 ranks, backward passes of each: 2 → first.rank*.gradviz"
         )
 
-    def test_of_a_process_that_starts_the_others_it_is_said_that_these_are_not_recorded(
-        self, tmp_path: Path
-    ) -> None:
+    def test_of_a_process_that_starts_the_others_it_is_said_that_these_are_not_recorded(self, tmp_path: Path) -> None:
         done = traced(tmp_path, "first.py", OMP_NUM_THREADS="1")
         assert recorded(tmp_path) == {"first.gradviz": (2, "0")}
         told = "this process is rank 0 of 2, and the others are not recorded: gradviz trace --ranks SCRIPT records each"

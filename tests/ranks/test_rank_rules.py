@@ -114,9 +114,7 @@ def test_the_refusal_of_a_replica_says_which_parameters_are_frozen_and_where(run
     assert found.fix == "net[0].requires_grad_(False)  # on all ranks, or on none"
 
 
-@pytest.mark.parametrize(
-    ("name", "is_same"), [("averaged_by_hand", True), ("divided_by_another_number", False)]
-)
+@pytest.mark.parametrize(("name", "is_same"), [("averaged_by_hand", True), ("divided_by_another_number", False)])
 def test_the_gradients_of_two_ranks_are_those_of_one_but_for_rounding(
     name: str, is_same: bool, runs: Path, tmp_path: Path
 ) -> None:
@@ -131,9 +129,7 @@ def test_the_gradients_of_two_ranks_are_those_of_one_but_for_rounding(
 
 
 def test_a_rank_on_which_no_part_of_a_gradient_lies_is_no_reason_to_be_silent(tmp_path: Path) -> None:
-    ran = record_programs(
-        tmp_path, 3, "clipped_by_a_given_norm_of_the_part", "clipped_by_a_given_norm_of_the_whole"
-    )
+    ran = record_programs(tmp_path, 3, "clipped_by_a_given_norm_of_the_part", "clipped_by_a_given_norm_of_the_whole")
     assert ran.returncode == 0, ran.stderr
     (found,) = found_in(tmp_path, "clipped_by_a_given_norm_of_the_part")
     assert (found.rule, found.ranks) == ("ranks-clip", (0, 1))
@@ -177,9 +173,7 @@ def test_a_healthy_run_of_ranks_is_not_accused(name: str, runs: Path) -> None:
         ("accumulated", 2, 4),
     ],
 )
-def test_what_is_averaged_is_a_gate_in_the_picture_of_the_pass(
-    name: str, number: int, gates: int, runs: Path
-) -> None:
+def test_what_is_averaged_is_a_gate_in_the_picture_of_the_pass(name: str, number: int, gates: int, runs: Path) -> None:
     with open_trace(runs / f"{name}.rank0.gradviz") as trace:
         scene = scene_of(build(Query(trace), number))
     drawn = [thing.lines[0][1] for thing in scene.things.values() if "gate" in thing.classes]
@@ -270,15 +264,13 @@ def record_two_ranks(folder: Path) -> None:
 
 def checked(folder: Path, *options: str) -> list[dict[str, Any]]:
     """The findings in the run of a folder."""
-    found: list[dict[str, Any]] = json.loads(
-        gradviz(folder, "check", ".", "--format", "json", *options).stdout
-    )["findings"]
+    found: list[dict[str, Any]] = json.loads(gradviz(folder, "check", ".", "--format", "json", *options).stdout)[
+        "findings"
+    ]
     return found
 
 
 def gradviz(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run gradviz in a folder."""
     command = [python(), "-m", "gradviz", *arguments]
-    return subprocess.run(
-        command, cwd=folder, env={**os.environ, **variables}, capture_output=True, text=True
-    )
+    return subprocess.run(command, cwd=folder, env={**os.environ, **variables}, capture_output=True, text=True)

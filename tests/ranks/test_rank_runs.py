@@ -156,18 +156,14 @@ def test_the_picture_says_what_each_rank_has(run: Path, tmp_path: Path) -> None:
 def test_a_page_of_ranks_is_that_of_the_first_finding_with_what_differs(run: Path, tmp_path: Path) -> None:
     page = tmp_path / "ranks.html"
     told = gradviz(run, "graph", ".", "-o", str(page)).stdout
-    assert told == (
-        f"wrote {page}: this is rank 1; another rank: gradviz graph train.rank0.gradviz -o rank0.html\n"
-    )
+    assert told == (f"wrote {page}: this is rank 1; another rank: gradviz graph train.rank0.gradviz -o rank0.html\n")
     text = page.read_text()
     data = json.loads(re.findall(r'id="data">(.*?)</script>', text)[0])
     assert data["script"] == "train.py · rank 1"
     assert [one["message"].startswith("on rank 1: ") for one in data["findings"]] == [True, False]
     views = parsed_views(text)
     assert [view["pass"] for view in views] == [1, 3, 2]
-    apart = {
-        node["name"]: node["apart"] for node in views[0]["nodes"] if node.get("apart") and "name" in node
-    }
+    apart = {node["name"]: node["apart"] for node in views[0]["nodes"] if node.get("apart") and "name" in node}
     assert apart["w"] == [".grad on rank 1: [1.75, 1.667]", ".grad on rank 0: [2, 2]"]
     assert {node["op"] for node in views[0]["nodes"] if node.get("apart") == ["only on rank 1"]} >= {
         "log",

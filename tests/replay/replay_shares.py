@@ -93,9 +93,7 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as here:
         all_found = {
             kind: {
-                name: told_before[kind][name]
-                if name in told_before.get(kind, {})
-                else outcomes(name, Path(here))
+                name: told_before[kind][name] if name in told_before.get(kind, {}) else outcomes(name, Path(here))
                 for name in names
             }
             for kind, names in (

@@ -106,17 +106,13 @@ def test_a_capsule_holds_one_pass_and_is_read_by_every_command(path: Path) -> No
         ["why", str(capsule), "net.0.weight[0, 1]"],
         ["step", "--commands", "next; last"],
     ):
-        words = (
-            command if len(command) > 2 and command[0] == "why" else [command[0], str(capsule), *command[1:]]
-        )
+        words = command if len(command) > 2 and command[0] == "why" else [command[0], str(capsule), *command[1:]]
         assert invoked(words).exit_code in (0, 1), words
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("program", "number"), CASES)
-def test_the_script_of_a_pass_gives_what_was_recorded(
-    path: Path, program: Callable[[], object], number: int
-) -> None:
+def test_the_script_of_a_pass_gives_what_was_recorded(path: Path, program: Callable[[], object], number: int) -> None:
     recorded(path, program)
     expected = outcome(path, number)
     script = path.with_name("bad_step.py")
@@ -125,9 +121,7 @@ def test_the_script_of_a_pass_gives_what_was_recorded(
         plan = plan_of(query, number)
         write_script(query, plan, script)
     found = ran(script)
-    loss = next(
-        reversed([value for name, value in found.items() if torch.is_tensor(value) and name == root(script)])
-    )
+    loss = next(reversed([value for name, value in found.items() if torch.is_tensor(value) and name == root(script)]))
     (value,) = expected.roots.values()
     assert np.array_equal(loss.detach().float().numpy(), value.astype(np.float32))
     gradients = [value.grad for value in found.values() if torch.is_tensor(value) and value.is_leaf]
@@ -169,9 +163,7 @@ def ran(script: Path) -> dict[str, Any]:
 def root(script: Path) -> str:
     """The variable that the script calls backward on."""
     line = next(line for line in script.read_text().splitlines() if "backward(" in line and line[0] != "#")
-    return (
-        line.partition(".backward")[0] if "autograd" not in line else line.partition("[")[2].partition("]")[0]
-    )
+    return line.partition(".backward")[0] if "autograd" not in line else line.partition("[")[2].partition("]")[0]
 
 
 def test_the_script_is_written_as_a_person_would(path: Path) -> None:

@@ -29,9 +29,7 @@ SEED = 39
 
 def training(torch: ModuleType = torch) -> None:
     torch.manual_seed(0)
-    net = torch.nn.Sequential(
-        torch.nn.Linear(12, 9), torch.nn.ReLU(), torch.nn.Dropout(0.3), torch.nn.Linear(9, 2)
-    )
+    net = torch.nn.Sequential(torch.nn.Linear(12, 9), torch.nn.ReLU(), torch.nn.Dropout(0.3), torch.nn.Linear(9, 2))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for _ in range(3):
         x = torch.randn(8, 12)

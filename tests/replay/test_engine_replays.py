@@ -50,9 +50,7 @@ def asked(path: Path, *sets: str, without: tuple[str, ...] = (), dtype: str = ""
 
 
 def after(found: WhatIf) -> dict[str, object]:
-    return {
-        change.called: None if change.after is None else change.after.tolist() for change in found.changes
-    }
+    return {change.called: None if change.after is None else change.after.tolist() for change in found.changes}
 
 
 # --- programs, each hard for a replay in a way of its own

@@ -115,9 +115,7 @@ def test_a_trace_that_cannot_run_again_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_page_is_refused(tmp_path: Path) -> None:
     texts(tmp_path, a_product)
-    result = invoked(
-        ["graph", str(tmp_path / "run.gradviz"), "-o", str(tmp_path / "run.html"), "--what-if", "x=4"]
-    )
+    result = invoked(["graph", str(tmp_path / "run.gradviz"), "-o", str(tmp_path / "run.html"), "--what-if", "x=4"])
     assert result.exit_code == 2
     assert "--what-if is for pictures" in result.stderr
 

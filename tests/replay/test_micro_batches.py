@@ -61,9 +61,7 @@ def classified(net: torch.nn.Module, size: int = 12) -> Callable[[], object]:
     return program
 
 
-@pytest.mark.parametrize(
-    "between", [torch.nn.Tanh, lambda: torch.nn.Dropout(0.4), lambda: torch.nn.LayerNorm(12)]
-)
+@pytest.mark.parametrize("between", [torch.nn.Tanh, lambda: torch.nn.Dropout(0.4), lambda: torch.nn.LayerNorm(12)])
 def test_a_mean_over_equal_parts_is_the_gradient_of_the_batch(
     path: Path, between: Callable[[], torch.nn.Module]
 ) -> None:
@@ -238,9 +236,7 @@ def across(path: Path, program: Callable[[], object]) -> AcrossSamples:
         return across_samples(Words(trace), TorchRunner(), None)
 
 
-@pytest.mark.parametrize(
-    "between", [torch.nn.ReLU, lambda: torch.nn.Dropout(0.4), lambda: torch.nn.LayerNorm(12)]
-)
+@pytest.mark.parametrize("between", [torch.nn.ReLU, lambda: torch.nn.Dropout(0.4), lambda: torch.nn.LayerNorm(12)])
 def test_samples_that_are_computed_alone_do_not_depend_on_others(
     path: Path, between: Callable[[], torch.nn.Module]
 ) -> None:

@@ -21,9 +21,7 @@ SOME = sorted({*list(FOUND)[::20], *DIFFER[::3], "nn.functional.max_pool2d", "nn
 
 
 def test_the_table_of_the_page_is_what_was_found() -> None:
-    assert table(FOUND) in PAGE.read_text(encoding="utf-8"), (
-        "python -m tests.replay.operator_replays writes it anew"
-    )
+    assert table(FOUND) in PAGE.read_text(encoding="utf-8"), "python -m tests.replay.operator_replays writes it anew"
 
 
 def test_of_twenty_entries_nineteen_give_the_recorded_bits() -> None:

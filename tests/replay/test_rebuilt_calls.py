@@ -119,16 +119,12 @@ def custom(torch: Any) -> None:
 
 
 @pytest.mark.parametrize("program", [dropped, written_over, large, custom])
-def test_what_cannot_be_rebuilt_is_refused_with_the_command_that_records_it(
-    tmp_path: Path, program: Program
-) -> None:
+def test_what_cannot_be_rebuilt_is_refused_with_the_command_that_records_it(tmp_path: Path, program: Program) -> None:
     with pytest.raises(ReplayError, match="record it with gradviz trace --values inputs"):
         asked(tmp_path / "run.gradviz", program, pytorch, "stats", ())
 
 
-def test_arguments_that_give_another_result_are_not_believed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arguments_that_give_another_result_are_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from gradviz.replay import plan
 
     true = plan.called

@@ -30,9 +30,7 @@ SOME = sorted({*list(FOUND)[::25], *DIFFER[::4], "gan", "gpt", "maml", "tbptt", 
 
 
 def test_the_table_of_the_page_is_what_was_found() -> None:
-    assert table(known()) in PAGE.read_text(encoding="utf-8"), (
-        "python -m tests.replay.replay_shares writes it anew"
-    )
+    assert table(known()) in PAGE.read_text(encoding="utf-8"), "python -m tests.replay.replay_shares writes it anew"
 
 
 def test_all_programs_of_the_zoo_are_among_those_that_were_run() -> None:

@@ -23,9 +23,7 @@ pytestmark = pytest.mark.torch
 
 def network() -> None:
     torch.manual_seed(0)
-    net = torch.nn.Sequential(
-        torch.nn.Linear(12, 20), torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(20, 9)
-    )
+    net = torch.nn.Sequential(torch.nn.Linear(12, 20), torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(20, 9))
     for _ in range(2):
         net.zero_grad()
         x = torch.randn(10, 12)

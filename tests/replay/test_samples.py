@@ -69,9 +69,7 @@ def test_the_parts_of_a_scaled_loss_are_scaled(
 ) -> None:
     w, x = torch.tensor([1.0, 2.0], requires_grad=True), torch.tensor([[1.0, 1.0], [3.0, 0.0], [0.0, 2.0]])
     found = told_apart(path, lambda: scale((x @ w).mean()).backward())
-    assert {term.index: term.loss for term in found.terms} == pytest.approx(
-        {0: factor, 1: factor, 2: 4 * factor / 3}
-    )
+    assert {term.index: term.loss for term in found.terms} == pytest.approx({0: factor, 1: factor, 2: 4 * factor / 3})
     norms = {term.index: term.norm / abs(factor) * 3 for term in found.terms}
     assert norms == pytest.approx({0: 2**0.5, 1: 3, 2: 2})
     done = invoked(["what-if", str(path), "--without-sample", "2", "--json"])
@@ -88,9 +86,7 @@ def test_the_parts_of_a_network_are_those_of_autograd(path: Path) -> None:
         part = F.cross_entropy(net(x), y, reduction="none")[term.index] / 5
         gradients = torch.autograd.grad(part, list(net.parameters()))
         assert term.loss == pytest.approx(float(part))
-        assert sorted(term.norms.values()) == pytest.approx(
-            sorted(float(g.norm()) for g in gradients), rel=1e-5
-        )
+        assert sorted(term.norms.values()) == pytest.approx(sorted(float(g.norm()) for g in gradients), rel=1e-5)
 
 
 @pytest.mark.slow
@@ -124,9 +120,7 @@ def test_a_leaf_that_is_written_to_in_between_has_one_gradient(path: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "reduce", [lambda w: torch.sum(input=w), lambda w: w.sum(dim=None), lambda w: w.sum((0, 1))]
-)
+@pytest.mark.parametrize("reduce", [lambda w: torch.sum(input=w), lambda w: w.sum(dim=None), lambda w: w.sum((0, 1))])
 def test_a_sum_of_all_elements_is_one_however_it_is_written(
     path: Path, reduce: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
@@ -183,9 +177,7 @@ def test_samples_that_depend_on_one_another_are_said_to(path: Path) -> None:
         (lambda w: w.sum(0).backward(torch.ones(2)), "no mean or sum over a batch"),
     ],
 )
-def test_a_loss_that_has_no_parts_is_refused(
-    path: Path, program: Callable[[object], object], why: str
-) -> None:
+def test_a_loss_that_has_no_parts_is_refused(path: Path, program: Callable[[object], object], why: str) -> None:
     w = torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
     with pytest.raises(ReplayError, match=why):
         told_apart(path, lambda: program(w))

@@ -40,17 +40,13 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "run.gradviz"
 
 
-def asked(
-    path: Path, number: int | None = None, *sets: str, dtype: str = "", without: tuple[str, ...] = ()
-) -> WhatIf:
+def asked(path: Path, number: int | None = None, *sets: str, dtype: str = "", without: tuple[str, ...] = ()) -> WhatIf:
     with open_trace(path) as trace:
         return what_if(Words(trace), TorchRunner(), number, sets, dtype, without)
 
 
 def after(found: WhatIf) -> dict[str, Any]:
-    return {
-        change.called: None if change.after is None else change.after.tolist() for change in found.changes
-    }
+    return {change.called: None if change.after is None else change.after.tolist() for change in found.changes}
 
 
 def checks(path: Path) -> list[Check]:
@@ -126,9 +122,7 @@ def hidden(path: Path) -> None:
         (("loss=2",), {"loss": 2.0, "w.grad": [0.0, 0.0], "v.grad": 0.0}),
     ],
 )
-def test_a_computed_tensor_is_held_at_a_value(
-    path: Path, sets: tuple[str, ...], expected: dict[str, Any]
-) -> None:
+def test_a_computed_tensor_is_held_at_a_value(path: Path, sets: tuple[str, ...], expected: dict[str, Any]) -> None:
     hidden(path)
     assert after(asked(path, 1, *sets)) == expected
 
@@ -357,9 +351,7 @@ def test_a_difference_is_told_where_it_first_appears(path: Path) -> None:
     with open_trace(path) as trace:
         query = Query(trace)
         plan = plan_of(query, 1)
-        found = checked(
-            query, plan, TorchRunner().run(plan, Edits({plan.leaves[0]: np.array(4.0, np.float32)}))
-        )
+        found = checked(query, plan, TorchRunner().run(plan, Edits({plan.leaves[0]: np.array(4.0, np.float32)})))
     assert not found.is_equal
     assert found.differences[0].event == plan.calls[0].event
     assert found.differences[0].largest == 7.0  # 16 − 9
@@ -593,9 +585,7 @@ assert "torch" not in sys.modules
 @pytest.mark.slow
 def test_without_pytorch_a_pass_runs_again_on_our_engine(path: Path) -> None:
     torch.manual_seed(0)
-    net = torch.nn.Sequential(
-        torch.nn.Linear(20, 30), torch.nn.ReLU(), torch.nn.Dropout(0.3), torch.nn.Linear(30, 3)
-    )
+    net = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.ReLU(), torch.nn.Dropout(0.3), torch.nn.Linear(30, 3))
     x, y = torch.randn(16, 20), torch.randint(0, 3, (16,))
     recorded(path, lambda: F.cross_entropy(net(x), y).backward())
     command = [sys.executable, "-c", WITHOUT_PYTORCH, "what-if", str(path), "--json"]

@@ -131,9 +131,7 @@ def test_the_one_gradient_that_a_backend_gets_wrong_is_named_with_its_line(
     assert told.exit_code == 0
     assert found.first.site is not None
     line = found.first.site.place.line
-    assert f"line {line}" in told.stdout.split("the first gradient that differs when compiled: ")[1].replace(
-        "\n", " "
-    )
+    assert f"line {line}" in told.stdout.split("the first gradient that differs when compiled: ")[1].replace("\n", " ")
     data = json.loads(invoked(["what-if", str(path), "--compiled", "--backend", name, "--json"]).stdout)
     assert data["same"] is False
     assert data["first"]["line"] == line

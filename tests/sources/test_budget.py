@@ -108,9 +108,7 @@ def test_a_short_run_is_recorded_as_with_all_passes(tmp_path: Path) -> None:
 
 
 @pytest.mark.torch
-def test_of_a_long_run_the_pass_with_the_trouble_is_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_long_run_the_pass_with_the_trouble_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch", reason="pip install torch==2.13.0")
     ticks = count()
     monkeypatch.setattr(module, "thread_time", lambda: next(ticks))  # each pass takes a second
@@ -162,9 +160,7 @@ def checked(tmp_path: Path, program: str, monkeypatch: pytest.MonkeyPatch) -> li
         exec(compile(program, str(tmp_path / "train.py"), "exec"), {"__name__": "__main__"})
     lines = program.splitlines()
     with open_trace(tmp_path / "run.gradviz") as trace:
-        return [
-            (one.rule, lines[one.line - 1].strip(), one.message) for one in check(trace).at_least("warning")
-        ]
+        return [(one.rule, lines[one.line - 1].strip(), one.message) for one in check(trace).at_least("warning")]
 
 
 LOOP = """
@@ -183,9 +179,7 @@ for step in range(1, 401):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("until", [160, 401])
-def test_a_clearing_that_stops_late_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: int
-) -> None:
+def test_a_clearing_that_stops_late_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: int) -> None:
     clear = f"optimizer.zero_grad() if step < {until} else None"
     program = LOOP.format(clear=clear, step="optimizer.step()", dtype="float32")
     found = checked(tmp_path, program, monkeypatch)
@@ -198,9 +192,7 @@ def test_what_stands_behind_a_step_is_seen_in_samples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: int
 ) -> None:
     clip = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
-    step = (
-        f"optimizer.step() if step >= {until} else None; {clip}; optimizer.step() if step < {until} else None"
-    )
+    step = f"optimizer.step() if step >= {until} else None; {clip}; optimizer.step() if step < {until} else None"
     program = LOOP.format(clear="optimizer.zero_grad()", step=step, dtype="float32")
     found = [one[:2] for one in checked(tmp_path, program, monkeypatch)]
     assert found == ([("late-clip", step)] if until == 160 else [])
@@ -208,9 +200,7 @@ def test_what_stands_behind_a_step_is_seen_in_samples(
 
 @pytest.mark.torch
 @pytest.mark.parametrize("until", [160, 401])
-def test_steps_that_are_lost_late_are_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: int
-) -> None:
+def test_steps_that_are_lost_late_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: int) -> None:
     step = f"optimizer.param_groups[0]['lr'] = 0.01 if step < {until} else 1e-7; optimizer.step()"
     program = LOOP.format(clear="optimizer.zero_grad()", step=step, dtype="bfloat16")
     found = checked(tmp_path, program, monkeypatch)
@@ -220,9 +210,7 @@ def test_steps_that_are_lost_late_are_found(
 
 
 @pytest.mark.torch
-def test_a_group_whose_rate_becomes_0_loses_no_update(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_group_whose_rate_becomes_0_loses_no_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = """
 import torch
 torch.manual_seed(0)
@@ -242,9 +230,7 @@ for step in range(1, 91):
 def test_an_optimizer_that_is_made_anew_late_is_found_where_it_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clear = (
-        "optimizer = torch.optim.Adam(model.parameters()) if step > 160 else optimizer; optimizer.zero_grad()"
-    )
+    clear = "optimizer = torch.optim.Adam(model.parameters()) if step > 160 else optimizer; optimizer.zero_grad()"
     program = LOOP.format(clear=clear, step="optimizer.step()", dtype="float32")
     assert [one[:2] for one in checked(tmp_path, program, monkeypatch)] == [("restarted-optimizer", clear)]
 

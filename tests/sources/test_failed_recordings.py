@@ -59,9 +59,7 @@ def test_the_users_exception_stays_the_users(tmp_path: Path, capfd: pytest.Captu
     assert line.startswith("gradviz: recording stopped (its file cannot be written: ")
 
 
-def test_a_block_whose_recording_failed_ends_as_it_would(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_block_whose_recording_failed_ends_as_it_would(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "gone"
     folder.mkdir()
     with gradviz.record(folder / "x.gradviz"):
@@ -200,9 +198,7 @@ def test_a_reader_that_is_slow_to_let_go_of_the_lock_refuses_no_recording(
         differentiate()
     waits = []
     with path.open("rb") as reader:
-        assert not is_locked(
-            reader.fileno(), shared=True
-        )  # as while it looks whether the file is being recorded
+        assert not is_locked(reader.fileno(), shared=True)  # as while it looks whether the file is being recorded
 
         def wait(seconds: float) -> None:
             waits.append(seconds)

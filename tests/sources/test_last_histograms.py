@@ -139,9 +139,7 @@ def test_modules_that_are_made_for_each_pass_are_counted_64_times(on: Any, tmp_p
     assert last == [*range(1, 65), 70]
 
 
-def test_what_lies_on_a_device_is_read_when_the_recording_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_lies_on_a_device_is_read_when_the_recording_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(histograms, "_is_here", lambda sample: False)
     with gradviz.record(tmp_path / "run.gradviz") as recording:
         weight = steps(torch, network(torch), 3)

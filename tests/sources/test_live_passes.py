@@ -65,9 +65,7 @@ def of_pass(trace: Trace, number: int) -> list[Any]:
         if isinstance(event, OpRan) and event.index in with_nodes:
             told.append((event.op, event.args, event.site, [names.get(tensor) for tensor in event.inputs]))
         elif isinstance(event, NodeMade):
-            told.append(
-                (event.grad_fn, event.site, event.rule, [names.get(edge.tensor) for edge in event.edges])
-            )
+            told.append((event.grad_fn, event.site, event.rule, [names.get(edge.tensor) for edge in event.edges]))
         elif isinstance(event, ScopeEntered):
             told.append((event.name, event.type, event.site))
     return told
@@ -108,9 +106,7 @@ def test_what_is_between_the_nodes_of_a_graph_is_what_the_program_had(tmp_path: 
         for event in map(trace.event, range(trace.passes[13].last, trace.passes[14].first)):
             if isinstance(event, OpRan) and event.op in seen:
                 row = trace.states.valued(event.outputs[0], event.index)
-                assert trace.states.stats[row, Stat.MEAN] == pytest.approx(
-                    seen.pop(event.op).mean().item(), abs=1e-6
-                )
+                assert trace.states.stats[row, Stat.MEAN] == pytest.approx(seen.pop(event.op).mean().item(), abs=1e-6)
         assert not seen
 
 
@@ -181,9 +177,7 @@ def test_no_line_is_named_for_data_that_several_lines_make(tmp_path: Path) -> No
     assert "gave in the passes that were watched" not in found.message
 
 
-def descend(
-    loss_of: Callable[[Any, torch.Tensor], torch.Tensor], bad: tuple[int, ...], steps: int = 40
-) -> list[Any]:
+def descend(loss_of: Callable[[Any, torch.Tensor], torch.Tensor], bad: tuple[int, ...], steps: int = 40) -> list[Any]:
     """Train a layer on rows of ones, in the `bad` steps with a row of zeros. Returns its gradients."""
     torch.manual_seed(0)
     layer = torch.nn.Linear(4, 3, bias=False)

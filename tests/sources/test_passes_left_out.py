@@ -129,9 +129,7 @@ def test_a_nan_in_a_pass_without_details_is_found(tmp_path: Path, engine: str) -
         pytest.importorskip("torch")
     said = checked(tmp_path, engine, "auto", 1520, 1500)
     if engine == "torch":  # the loss is seen as the pass begins, with its graph
-        assert (
-            "NaN is seen first in the result of sqrt, and not all values of pass 1500 were recorded" in said
-        )
+        assert "NaN is seen first in the result of sqrt, and not all values of pass 1500 were recorded" in said
     else:
         assert "NaN is seen first in w.grad, and pass 1500 was not recorded in detail" in said
     assert "gradviz trace --passes 1500" in said
@@ -205,9 +203,7 @@ for step in range(30):
 
 @pytest.mark.parametrize("passes", ["auto", "every:5"])
 @pytest.mark.parametrize("engine", ["numpy", pytest.param("torch", marks=pytest.mark.torch)])
-def test_a_step_by_hand_behind_a_pass_that_is_left_out_is_not_missed(
-    tmp_path: Path, engine: str, passes: str
-) -> None:
+def test_a_step_by_hand_behind_a_pass_that_is_left_out_is_not_missed(tmp_path: Path, engine: str, passes: str) -> None:
     if engine == "torch":
         pytest.importorskip("torch")
     (tmp_path / "train.py").write_text(BY_HAND)
@@ -261,9 +257,7 @@ KINDS_OF_COUNTS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("program", "passes", "sentence"), KINDS_OF_COUNTS, ids=["loss", "calls", "zeros", "norms"]
-)
+@pytest.mark.parametrize(("program", "passes", "sentence"), KINDS_OF_COUNTS, ids=["loss", "calls", "zeros", "norms"])
 @pytest.mark.parametrize("engine", ["numpy", pytest.param("torch", marks=pytest.mark.torch)])
 def test_of_passes_it_is_said_how_many_were_recorded(
     tmp_path: Path, engine: str, program: str, passes: str, sentence: str

@@ -51,9 +51,7 @@ PATCHES = {
 
 
 @pytest.mark.parametrize("name", PATCHES)
-def test_a_program_that_patches_the_interpreter_runs_as_without_the_recorder(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_program_that_patches_the_interpreter_runs_as_without_the_recorder(name: str, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(STEP + PATCHES[name] + "\n")
     environment = {**os.environ, "GRADVIZ_DEBUG": "", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     plain, traced = (
@@ -72,9 +70,7 @@ def test_a_program_that_patches_the_interpreter_runs_as_without_the_recorder(
     stopped = [
         line
         for line in ours
-        if not line.startswith(
-            tuple(f"gradviz: {label}" for label in ("recorded", "leaves", "error", "next"))
-        )
+        if not line.startswith(tuple(f"gradviz: {label}" for label in ("recorded", "leaves", "error", "next")))
     ]
     assert len(stopped) <= 1
     opened = subprocess.run(

@@ -94,9 +94,7 @@ def test_a_program_prints_the_same(program: str, tmp_path: Path) -> None:
     if "os.fork" in program and sys.platform == "win32":
         pytest.skip("there is no fork on Windows")
     done, path = recorded(tmp_path, program, "--printed")
-    plain = subprocess.run(
-        [python(), "program.py"], cwd=tmp_path, capture_output=True, timeout=300, check=False
-    )
+    plain = subprocess.run([python(), "program.py"], cwd=tmp_path, capture_output=True, timeout=300, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (plain.returncode, plain.stdout, plain.stderr)
     with open_trace(path) as trace:
         assert trace.printed

@@ -68,9 +68,7 @@ class Loop:
     """A training loop that keeps its losses, the norms of its gradients and its weights as they were in each pass.
     `disturb` is called with the number of the pass, the loss and the network, and returns the loss to begin at."""
 
-    def __init__(
-        self, steps: int = 60, disturb: Callable[..., Any] | None = None, clears: bool = True
-    ) -> None:
+    def __init__(self, steps: int = 60, disturb: Callable[..., Any] | None = None, clears: bool = True) -> None:
         torch.manual_seed(0)
         self.net = torch.nn.Sequential(
             torch.nn.Linear(4, 16), torch.nn.BatchNorm1d(16), torch.nn.ReLU(), torch.nn.Dropout(0.1),
@@ -93,9 +91,7 @@ class Loop:
                 loss = self.disturb(step, loss, net)
             loss.backward()
             self.losses.append(loss.item())
-            self.norms.append(
-                math.hypot(*[p.grad.norm().item() for p in net.parameters() if p.grad is not None])
-            )
+            self.norms.append(math.hypot(*[p.grad.norm().item() for p in net.parameters() if p.grad is not None]))
             optimizer.step()
 
 
@@ -107,9 +103,7 @@ def test_the_program_computes_what_it_computes_alone(tmp_path: Path) -> None:
     torch.manual_seed(1)
     recorded(tmp_path, beside).close()
     assert beside.losses == alone.losses
-    for (name, one), (_, other) in zip(
-        alone.net.state_dict().items(), beside.net.state_dict().items(), strict=True
-    ):
+    for (name, one), (_, other) in zip(alone.net.state_dict().items(), beside.net.state_dict().items(), strict=True):
         assert torch.equal(one, other), name
 
 
@@ -218,9 +212,7 @@ def test_one_step_of_sixteen_says_how_much_it_changes_all_parameters(
     assert one.at.tolist() == [*table] == [1, 17, 33]
     change, size, _ = norms[17, True]
     assert one.values[1] == pytest.approx(change / size, rel=1e-4)
-    both = [
-        math.hypot(*parts) for parts in zip(*(norms[17, is_first] for is_first in (True, False)), strict=True)
-    ]
+    both = [math.hypot(*parts) for parts in zip(*(norms[17, is_first] for is_first in (True, False)), strict=True)]
     assert table[17] == pytest.approx(both[0] / both[1], rel=1e-4)
     assert "Change of all parameters relative to their size, by pass" in titles
 
@@ -338,9 +330,7 @@ def jump_in_25(step: int, loss: Any, net: Any) -> Any:
 @pytest.mark.parametrize(
     ("disturb", "at", "why"), [(nan_in_15, 15, "nan"), (jump_in_25, 25, "jump")], ids=["nan", "jump"]
 )
-def test_a_pass_with_trouble_and_three_behind_it_are_recorded(
-    tmp_path: Path, disturb: Any, at: int, why: str
-) -> None:
+def test_a_pass_with_trouble_and_three_behind_it_are_recorded(tmp_path: Path, disturb: Any, at: int, why: str) -> None:
     with recorded(tmp_path, Loop(disturb=disturb)) as trace:
         assert set(in_detail(trace)) == {*CHOSEN_OF_60, at, at + 1, at + 2, at + 3}
         assert [(one.in_pass, one.why) for one in of_kind(trace, PassSummed) if one.why] == [(at, why)]

@@ -23,11 +23,7 @@ ENGINES = [
 
 @pytest.fixture(params=ENGINES)
 def torch(request: pytest.FixtureRequest) -> Any:
-    return (
-        pytest.importorskip(request.param)
-        if request.param == "torch"
-        else importlib.import_module(request.param)
-    )
+    return pytest.importorskip(request.param) if request.param == "torch" else importlib.import_module(request.param)
 
 
 Record = Callable[..., Trace]
@@ -125,9 +121,7 @@ def test_every_leaf_has_its_gradient_inside_or_not(torch: Any, record: Record) -
         names = Query(trace).names
         found.append(
             {
-                (event.in_pass, names.of(event.tensor)): trace.snapshot(
-                    event.grad, event.index
-                ).array.tolist()
+                (event.in_pass, names.of(event.tensor)): trace.snapshot(event.grad, event.index).array.tolist()
                 for event in of(trace, Accumulated)
             }
         )

@@ -126,9 +126,7 @@ def test_the_change_is_that_of_the_whole_step(tmp_path: Path) -> None:
         assert recorded(trace).tolist() == [[pytest.approx(9.0)]]
 
 
-def test_values_are_the_same_with_and_without_the_norms(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_values_are_the_same_with_and_without_the_norms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sums = []
     for path in (tmp_path / "with.gradviz", tmp_path / "without.gradviz"):
         own = parameters()

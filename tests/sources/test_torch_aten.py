@@ -43,9 +43,7 @@ print(loss.item().hex(), torch.rand(2).tolist(), [p.sum().item().hex() for p in 
 
 
 @pytest.fixture
-def traced(
-    tmp_path: Path, gradviz_here: Callable[..., subprocess.CompletedProcess[str]]
-) -> Callable[..., Trace]:
+def traced(tmp_path: Path, gradviz_here: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[..., Trace]:
     """The trace of a program, with options."""
 
     def run(*options: str, name: str = "run") -> Trace:
@@ -89,18 +87,14 @@ def test_they_are_told_below_ops_in_nodes_and_in_optimizers(traced: Callable[...
         assert second.inputs[0] == bias
         names = {event.node: event.grad_fn for event in trace if isinstance(event, NodeMade)}
         inside = [event for event in found if event.node and event.in_pass]
-        assert {"NativeLayerNormBackward0", "AddmmBackward0", "ReluBackward0"} <= {
-            names.get(e.node) for e in inside
-        }
+        assert {"NativeLayerNormBackward0", "AddmmBackward0", "ReluBackward0"} <= {names.get(e.node) for e in inside}
         (normed, *_) = (event for event in inside if event.op == "native_layer_norm_backward")
         assert sentence(Stop(words, normed.index)).startswith(
             "NativeLayerNormBackward0: aten native_layer_norm_backward(float32[16, 8], float32[16, 8], [8], "
         )
         steps = [event.index for event in trace if isinstance(event, Stepped)]
         assert any(
-            event.op.startswith("_foreach_") or event.op.startswith("add")
-            for event in found
-            if event.index > steps[0]
+            event.op.startswith("_foreach_") or event.op.startswith("add") for event in found if event.index > steps[0]
         )
         assert len({event.thread for event in found}) == 2
 

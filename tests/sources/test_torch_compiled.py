@@ -161,9 +161,7 @@ for case in cases:
 def skip_if_pytorch_fails(plain: subprocess.CompletedProcess[str]) -> None:
     """Skip a program that another version of PyTorch does not run by itself."""
     if plain.returncode and not torch.__version__.startswith("2.13."):
-        pytest.skip(
-            f"PyTorch {torch.__version__} itself does not compile this: {plain.stderr.splitlines()[-1]}"
-        )
+        pytest.skip(f"PyTorch {torch.__version__} itself does not compile this: {plain.stderr.splitlines()[-1]}")
     assert plain.returncode == 0, plain.stderr
 
 

@@ -216,9 +216,7 @@ def test_a_pass_within_a_pass(both: Both) -> None:
 
     left, trace = both(program)
     assert left == [12, 12]
-    order = [
-        (type(event).__name__, event.number) for event in trace if isinstance(event, (PassBegan, PassEnded))
-    ]
+    order = [(type(event).__name__, event.number) for event in trace if isinstance(event, (PassBegan, PassEnded))]
     assert order == [("PassBegan", 1), ("PassBegan", 2), ("PassEnded", 2), ("PassEnded", 1)]
     inner = {Query(trace).nodes.name(event.node) for event in of(trace, Received) if event.in_pass == 2}
     assert inner == {"PowBackward0", "AccumulateGrad"}

@@ -96,9 +96,7 @@ def test_other_numbers_take_one_launch_too(kind: Any) -> None:
 
 def test_copies_that_wait_are_reduced_together() -> None:
     torch.manual_seed(0)
-    tensors = [
-        torch.randn(5000 + 100 * n, dtype=dtype) for n in range(20) for dtype in (torch.float32, torch.half)
-    ]
+    tensors = [torch.randn(5000 + 100 * n, dtype=dtype) for n in range(20) for dtype in (torch.float32, torch.half)]
     tensors += [torch.arange(n, 9000 + n) * 2**40 for n in range(5)]
     kept = [statistics_of(tensor, Room()) for tensor in tensors]
     with Launches() as launches:
@@ -239,9 +237,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     monkeypatch.setattr(tensor_values.FETCHER, "_lines", {})
     for module in (tensor_values, fetching):
         monkeypatch.setattr(module, "streams_of", lambda device: fake)
-    monkeypatch.setattr(
-        torch, "empty", lambda *size, pin_memory=False, **settings: empty(*size, **settings).fill_(85)
-    )
+    monkeypatch.setattr(torch, "empty", lambda *size, pin_memory=False, **settings: empty(*size, **settings).fill_(85))
     return fake
 
 
@@ -334,9 +330,7 @@ def test_the_writer_leaves_the_device_alone_until_a_capture_has_ended(cuda: Fake
     assert len(found) == 1
 
 
-@pytest.mark.skipif(
-    torch.version.cuda is not None, reason="PyTorch's own CUDAGraph is not to be stood in for"
-)
+@pytest.mark.skipif(torch.version.cuda is not None, reason="PyTorch's own CUDAGraph is not to be stood in for")
 def test_what_a_captured_region_and_its_replay_wrote_over_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

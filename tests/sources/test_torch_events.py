@@ -296,15 +296,11 @@ def test_running_statistics_are_those_that_a_normalisation_wrote(engine: str, tm
             (buffer,) = [event.tensor for event in of(trace, Named) if event.name == "layer.running_mean"]
             written = [event.index for event in of(trace, Mutated) if event.tensor == buffer]
             values = [query.memory.value(buffer, event) for event in written]
-            arrays = [
-                value.array.tolist() for value in values if value is not None and value.array is not None
-            ]
+            arrays = [value.array.tolist() for value in values if value is not None and value.array is not None]
             assert arrays == [mean, layer.running_mean.tolist()]
 
 
-@pytest.mark.parametrize(
-    "numbers", [(0.0, -0.0), (complex(1, 0.0), complex(1, -0.0))], ids=["real", "complex"]
-)
+@pytest.mark.parametrize("numbers", [(0.0, -0.0), (complex(1, 0.0), complex(1, -0.0))], ids=["real", "complex"])
 def test_numbers_that_differ_in_the_sign_of_a_zero_are_told_apart(
     record: Record, numbers: tuple[complex, complex]
 ) -> None:

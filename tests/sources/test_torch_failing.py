@@ -101,9 +101,7 @@ def differentiate() -> list[Any]:
         dual = torch.autograd.forward_ad.make_dual(torch.ones(2), torch.ones(2))
         tangent = torch.autograd.forward_ad.unpack_dual(dual * dual).tangent
     marked = torch.ones(2)
-    if not torch.__version__.startswith(
-        "2.5."
-    ):  # where no dispatch mode, as `aten` needs one, lets a class be changed
+    if not torch.__version__.startswith("2.5."):  # where no dispatch mode, as `aten` needs one, lets a class be changed
         marked = marked.as_subclass(Marked) * 2
     mapped = torch.func.vmap(torch.sin)(z)
     return [y.grad, first, z, array, tangent, marked, mapped, copy.deepcopy(z), x.grad]
@@ -120,10 +118,7 @@ def err() -> list[Any]:
             wrong()
         except RuntimeError as error:
             said.append(str(error))
-            said += [
-                (frame.name, frame.lineno)
-                for frame in traceback.TracebackException.from_exception(error).stack
-            ]
+            said += [(frame.name, frame.lineno) for frame in traceback.TracebackException.from_exception(error).stack]
     with torch.autograd.detect_anomaly(check_nan=False):
         x.exp().sum().backward()
     return [*said, *((str(one.message), one.filename) for one in caught), x.grad]
@@ -206,9 +201,7 @@ def run_recorded(folder: Path, expected: list[str], **settings: Any) -> list[str
     """What a recording says of its end, of a program that does what it does without."""
     lines: list[str] = []
     before = state()
-    with gradviz.record(
-        folder / "run.gradviz", say=lines.append, aten=True, check_functions=True, **settings
-    ):
+    with gradviz.record(folder / "run.gradviz", say=lines.append, aten=True, check_functions=True, **settings):
         found = text(program())
     assert found == expected
     assert state() == before
@@ -225,9 +218,7 @@ def test_a_pytorch_that_lacks_a_name_is_not_recorded(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: list[str]
 ) -> None:
     found = torch_needs.optional
-    monkeypatch.setattr(
-        torch_needs, "optional", lambda torch, path: None if path == name else found(torch, path)
-    )
+    monkeypatch.setattr(torch_needs, "optional", lambda torch, path: None if path == name else found(torch, path))
     (line,) = run_recorded(tmp_path, expected)
     assert f"has no torch.{name}, without which it cannot be recorded" in line
     assert "the program runs on unrecorded" in line
@@ -314,9 +305,7 @@ def reached(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     threading.setprofile(profile)
     sys.setprofile(profile)
     try:
-        with gradviz.record(
-            tmp_path_factory.mktemp("reached") / "run.gradviz", aten=True, check_functions=True
-        ):
+        with gradviz.record(tmp_path_factory.mktemp("reached") / "run.gradviz", aten=True, check_functions=True):
             program()
     finally:
         sys.setprofile(None)
@@ -359,9 +348,7 @@ class Failing:
 
 
 @pytest.mark.parametrize("event", EVENTS)
-def test_the_program_does_not_notice_a_listener_that_fails(
-    event: str, tmp_path: Path, expected: list[str]
-) -> None:
+def test_the_program_does_not_notice_a_listener_that_fails(event: str, tmp_path: Path, expected: list[str]) -> None:
     through: Callable[[Any], Any] = lambda recorder: Failing(recorder, event)
     assert len(run_recorded(tmp_path, expected, through=through)) <= 1
 
@@ -376,9 +363,7 @@ def test_the_program_does_not_notice_a_listener_that_fails(
         "module_scopes.Scopes._name_all",
     ],
 )
-def test_a_script_whose_recorder_fails_ends_as_without(
-    fails: str, tmp_path: Path, gradviz: Callable[..., Any]
-) -> None:
+def test_a_script_whose_recorder_fails_ends_as_without(fails: str, tmp_path: Path, gradviz: Callable[..., Any]) -> None:
     program = f"""
 import sys, torch
 from gradviz.sources.torch_recorder import backward, forward, module_scopes, recording

@@ -77,9 +77,7 @@ def test_the_program_never_waits_for_the_device(distant: None, tmp_path: Path, g
     assert waited == dict.fromkeys(WAITS, 0)
 
 
-def test_what_waits_is_fetched_in_one_copy(
-    distant: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_waits_is_fetched_in_one_copy(distant: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gradviz.tracefile.writer.INTERVAL", 3600)  # nothing is written before the end
     for module in ("packing", "recorder"):
         monkeypatch.setattr(f"gradviz.tracefile.{module}.FEW", 10**6)

@@ -212,9 +212,7 @@ def test_a_module_that_is_called_often_before_a_pass_counts_once(net: Any, tmp_p
     assert [event.module for event in events] == ["net.0", "net.1", "net.2"]
 
 
-def test_an_activation_is_that_of_the_pass_and_not_of_an_evaluation_before_it(
-    net: Any, tmp_path: Path
-) -> None:
+def test_an_activation_is_that_of_the_pass_and_not_of_an_evaluation_before_it(net: Any, tmp_path: Path) -> None:
     x = torch.randn(50, 20)
     with gradviz.record(tmp_path / "run.gradviz", histograms=True):
         net(x).sum().backward()
@@ -343,9 +341,7 @@ def test_of_many_layers_some_at_all_depths_are_shown(tmp_path: Path) -> None:
     recorded(tmp_path / "run.gradviz", net, torch.randn(5, 10), histograms=False)
     with gradviz.open(tmp_path / "run.gradviz") as trace:
         shown, _ = spreads(Query(trace))
-    assert [one.name for one in shown if one.of == "parameter"] == [
-        f"net.{at}.weight" for at in range(0, 61, 4)
-    ]
+    assert [one.name for one in shown if one.of == "parameter"] == [f"net.{at}.weight" for at in range(0, 61, 4)]
 
 
 @pytest.mark.slow
@@ -364,9 +360,7 @@ def test_a_histogram_is_in_the_column_of_its_pass(
 
 
 @pytest.mark.slow
-def test_the_report_shows_them(
-    tmp_path: Path, gradviz_here: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
+def test_the_report_shows_them(tmp_path: Path, gradviz_here: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     (tmp_path / "program.py").write_text(
         "import torch\nnet = torch.nn.Linear(20, 30)\n"
         "for _ in range(3):\n    net(torch.randn(9, 20)).pow(2).mean().backward()\n"

@@ -129,15 +129,11 @@ for _ in range(4):
 
 @needs_buffers
 @pytest.mark.parametrize("size", [3, 2_000_000])
-def test_a_gradient_that_was_added_in_place_is_compared_with_finite_differences(
-    size: int, tmp_path: Path
-) -> None:
+def test_a_gradient_that_was_added_in_place_is_compared_with_finite_differences(size: int, tmp_path: Path) -> None:
     text = _ADDS.format(size=size)
     with gradviz.record(tmp_path / "run.gradviz", check_functions=True):
         exec(f"import torch\n{text}", {})
-    assert "wrong-custom-gradient" not in {
-        finding.rule for finding in gradviz.check(tmp_path / "run.gradviz")
-    }
+    assert "wrong-custom-gradient" not in {finding.rule for finding in gradviz.check(tmp_path / "run.gradviz")}
 
 
 def test_a_gradient_that_pytorch_refuses_is_an_error_of_the_functions_node(tmp_path: Path) -> None:

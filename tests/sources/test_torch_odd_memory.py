@@ -180,9 +180,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("odd")
     for name, source in ODD.items():
         (folder / _file_of(name)).write_text(f"import torch\ntorch.manual_seed(0)\n{source}\nprint('end')\n")
-    subprocess.run(
-        [sys.executable, "-c", IN_FORKS, *map(_file_of, ODD)], cwd=folder, check=True, timeout=1000
-    )
+    subprocess.run([sys.executable, "-c", IN_FORKS, *map(_file_of, ODD)], cwd=folder, check=True, timeout=1000)
     return folder
 
 

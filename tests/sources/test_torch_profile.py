@@ -138,9 +138,7 @@ optimizer.step(closure)
 
 
 @pytest.mark.slow
-def test_the_slowest_line_is_first(
-    traced: Callable[..., Trace], gradviz_here: Command, tmp_path: Path
-) -> None:
+def test_the_slowest_line_is_first(traced: Callable[..., Trace], gradviz_here: Command, tmp_path: Path) -> None:
     program = """\
 import torch
 w = torch.randn(700, 700, requires_grad=True)
@@ -166,9 +164,7 @@ def test_a_sentence_and_info_say_what_ops_cost(traced: Callable[..., Trace], gra
         told = sentence(Stop(words, found.index))
     assert re.fullmatch(r"aten addmm takes [\d.]+ (m|µ)?s, makes 2.4 kB, 48 kFLOP", told)
     info = gradviz_here("info", "run.gradviz").stdout
-    assert re.search(
-        r"^profile +\d+ ops took .* \(forward .*, backward .*, optimizer .*\)", info, re.MULTILINE
-    )
+    assert re.search(r"^profile +\d+ ops took .* \(forward .*, backward .*, optimizer .*\)", info, re.MULTILINE)
 
 
 def test_with_the_aten_level_both_are_told(tmp_path: Path) -> None:
@@ -193,9 +189,7 @@ def test_a_redacted_copy_has_the_costs(traced: Callable[..., Trace], tmp_path: P
 
 @pytest.mark.slow
 def test_gradvizs_own_engine_is_not_measured(gradviz_here: Command, tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(
-        "import torch\ntorch.nn.Linear(3, 2)(torch.ones(2, 3)).sum().backward()\n"
-    )
+    (tmp_path / "program.py").write_text("import torch\ntorch.nn.Linear(3, 2)(torch.ones(2, 3)).sum().backward()\n")
     done = gradviz_here("trace", "--engine", "numpy", "--profile", "program.py")
     assert "--profile measures PyTorch's ops" in done.stderr
     assert "profile" not in gradviz_here("info", "program.gradviz").stdout
@@ -228,9 +222,7 @@ def test_a_tensor_without_plain_memory_does_not_end_the_recording(
         assert any(isinstance(event, OpMeasured) and event.op == "exp" for event in trace)
 
 
-def test_what_is_taken_apart_under_inference_mode_gives_the_same(
-    traced: Callable[..., Trace], tmp_path: Path
-) -> None:
+def test_what_is_taken_apart_under_inference_mode_gives_the_same(traced: Callable[..., Trace], tmp_path: Path) -> None:
     program = (
         "import torch\ntorch.manual_seed(0)\n"
         "net = torch.nn.Sequential(torch.nn.Conv1d(2, 3, 3), torch.nn.Linear(8, 4), torch.nn.Softmax(-1))\n"

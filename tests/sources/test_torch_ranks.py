@@ -25,9 +25,7 @@ from tests.warm import python  # noqa: E402
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.slow,  # many processes, each of which imports PyTorch
-    pytest.mark.skipif(
-        not torch.distributed.is_available(), reason="PyTorch was built without torch.distributed"
-    ),
+    pytest.mark.skipif(not torch.distributed.is_available(), reason="PyTorch was built without torch.distributed"),
 ]
 
 TRAIN = """\

@@ -34,9 +34,7 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, programs.R
 
 
 @pytest.mark.parametrize("program", programs.PROGRAMS, ids=NAMES)
-def test_a_recorded_run_is_the_same_bit_by_bit(
-    program: Path, recordings: dict[str, programs.Recorded]
-) -> None:
+def test_a_recorded_run_is_the_same_bit_by_bit(program: Path, recordings: dict[str, programs.Recorded]) -> None:
     printed, left = programs.run(program)
     traced = recordings[program.stem]
     assert traced.printed == printed
@@ -46,9 +44,7 @@ def test_a_recorded_run_is_the_same_bit_by_bit(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_nodes_and_edges_are_those_of_next_functions(
-    name: str, recordings: dict[str, programs.Recorded]
-) -> None:
+def test_nodes_and_edges_are_those_of_next_functions(name: str, recordings: dict[str, programs.Recorded]) -> None:
     traced = recordings[name]
     query = Query(traced.trace)
     assert len(traced.trace.passes) == len(traced.walked) > 0
@@ -58,9 +54,7 @@ def test_nodes_and_edges_are_those_of_next_functions(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_recorded_gradient_of_each_leaf_is_its_grad(
-    name: str, recordings: dict[str, programs.Recorded]
-) -> None:
+def test_the_recorded_gradient_of_each_leaf_is_its_grad(name: str, recordings: dict[str, programs.Recorded]) -> None:
     traced = recordings[name]
     found = programs.accumulated(traced.trace)
     assert found
@@ -92,9 +86,7 @@ def both_engines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[An
     """The traces of all examples, by gradviz's engine and by PyTorch."""
     folder = tmp_path_factory.mktemp("examples")
     for example in EXAMPLES:
-        text = (
-            example.read_text().replace("gradviz.engine as torch", "torch").replace("gradviz.engine", "torch")
-        )
+        text = example.read_text().replace("gradviz.engine as torch", "torch").replace("gradviz.engine", "torch")
         (folder / example.name).write_text(text)
     runs = [
         "from gradviz.sources.script import Target, run",
@@ -106,9 +98,7 @@ def both_engines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[An
         names = [example.stem for example in EXAMPLES]
         subprocess.run([python(), "-c", "\n".join(runs), engine, *names], cwd=folder, check=True, timeout=300)
     return {
-        example.stem: tuple(
-            gradviz.open(folder / f"{example.stem}.{engine}.gradviz") for engine in ("numpy", "torch")
-        )
+        example.stem: tuple(gradviz.open(folder / f"{example.stem}.{engine}.gradviz") for engine in ("numpy", "torch"))
         for example in EXAMPLES
     }
 
@@ -120,10 +110,7 @@ IN_A_DERIVATIVE = {"MulBackward1": "MulBackward0"}
 
 def renamed(nodes: list[Any]) -> list[Any]:
     return [
-        {
-            key: IN_A_DERIVATIVE.get(value, value) if isinstance(value, str) else value
-            for key, value in n.items()
-        }
+        {key: IN_A_DERIVATIVE.get(value, value) if isinstance(value, str) else value for key, value in n.items()}
         for n in nodes
     ]
 
@@ -213,15 +200,11 @@ print(loss.item())
 """
 
 
-def traced(
-    folder: Path, *options: str, script: str = LOOP, **environment: str
-) -> subprocess.CompletedProcess[str]:
+def traced(folder: Path, *options: str, script: str = LOOP, **environment: str) -> subprocess.CompletedProcess[str]:
     (folder / "loop.py").write_text(script)
     command = [python(), "-m", "gradviz", "trace", *options, "loop.py"]
     env = {**os.environ, **environment}
-    return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=120, env=env, check=False
-    )
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, env=env, check=False)
 
 
 @pytest.mark.slow

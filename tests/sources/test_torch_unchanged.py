@@ -102,9 +102,7 @@ def run_python(*arguments: str, cwd: Path, own: str = "") -> subprocess.Complete
     return subprocess.run([own or python(), *arguments], cwd=cwd, capture_output=True, text=True, timeout=120)
 
 
-@pytest.mark.parametrize(
-    "options", ["", "--aten", "--profile", "--histograms", "--passes 2-3", "--scope Linear"]
-)
+@pytest.mark.parametrize("options", ["", "--aten", "--profile", "--histograms", "--passes 2-3", "--scope Linear"])
 def test_output_warnings_tracebacks_and_status_are_those_of_python(tmp_path: Path, options: str) -> None:
     script = tmp_path / "script.py"
     script.write_text("import torch\ntorch.manual_seed(3)\n" + PROGRAM)
@@ -284,13 +282,9 @@ def test_tensors_that_cannot_be_read_are_told_without_a_value(record: Record) ->
 
     trace = record(program)
     snapshots = {
-        event.outputs[0]: trace.snapshot(event.outputs[0], event.index)
-        for event in trace
-        if isinstance(event, OpRan)
+        event.outputs[0]: trace.snapshot(event.outputs[0], event.index) for event in trace if isinstance(event, OpRan)
     }
-    unread = [
-        one for one in snapshots.values() if one is not None and one.array is None and one.stats is None
-    ]
+    unread = [one for one in snapshots.values() if one is not None and one.array is None and one.stats is None]
     assert len(unread) >= 4
     assert any(one.device == "meta" for one in unread)
     read = [one for one in snapshots.values() if one is not None and one.array is not None]
@@ -454,9 +448,7 @@ print(found)
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="a stack grows on Linux only")
 @pytest.mark.parametrize("options", [(), ("--passes", "2")])
-def test_a_graph_of_many_operations_one_after_another_is_freed(
-    options: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_a_graph_of_many_operations_one_after_another_is_freed(options: tuple[str, ...], tmp_path: Path) -> None:
     program = """
 import torch
 x = torch.ones(3, requires_grad=True)
@@ -535,9 +527,7 @@ def test_a_pytorch_that_lacks_a_hook_is_told_in_one_line(
         (x * 2).sum().backward()
     assert x.grad.tolist() == [2, 2]
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(
-        f"gradviz: PyTorch {torch.__version__} has no torch.autograd.graph._get_grad_fn_or_grad_acc"
-    )
+    assert line.startswith(f"gradviz: PyTorch {torch.__version__} has no torch.autograd.graph._get_grad_fn_or_grad_acc")
     with gradviz.open(tmp_path / "run.gradviz") as trace:
         assert not trace.count
 
@@ -576,29 +566,19 @@ def _private_paths(text: str) -> set[str]:
 
 def _attributes(text: str) -> set[str]:
     """The attributes that are not public of things that are neither modules nor the file's own."""
-    private = [
-        node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute) and node.attr[0] == "_"
-    ]
-    return {
-        node.attr
-        for node in private
-        if node.attr[1] != "_" and ast.unparse(node.value) not in ("self", "sys")
-    }
+    private = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute) and node.attr[0] == "_"]
+    return {node.attr for node in private if node.attr[1] != "_" and ast.unparse(node.value) not in ("self", "sys")}
 
 
 @pytest.mark.slow
 def test_what_the_recorder_takes_of_pytorch_that_is_not_public_is_named_as_needed() -> None:
     from gradviz.sources.torch_needs import NEEDED
 
-    texts = [
-        file.read_text() for file in (Path(gradviz.__file__).parent / "sources/torch_recorder").glob("*.py")
-    ]
+    texts = [file.read_text() for file in (Path(gradviz.__file__).parent / "sources/torch_recorder").glob("*.py")]
     taken = set().union(*map(_private_paths, texts))
     assert taken - {f"torch.{path}" for path in NEEDED} == set()
     assert len(taken) > 20
-    own = {
-        node.name for text in texts for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)
-    }
+    own = {node.name for text in texts for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)}
     pythons = {"_bootstrap_inner", "_replace", "_showwarnmsg"}  # of Python's own classes and modules
     dynamos = {"_recompile_re"}  # which is asked for where it is used
     attributes = set().union(*map(_attributes, texts)) - own - pythons - dynamos
@@ -606,9 +586,7 @@ def test_what_the_recorder_takes_of_pytorch_that_is_not_public_is_named_as_neede
     assert {"_base", "_sequence_nr", "_input_metadata"} <= attributes
 
 
-def test_a_function_whose_apply_is_written_in_c_is_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_function_whose_apply_is_written_in_c_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written_in_c = torch._C._FunctionBase.__dict__["apply"]  # PyTorch's own from 2.14 on
     monkeypatch.setattr(torch.autograd.Function, "apply", written_in_c)
 

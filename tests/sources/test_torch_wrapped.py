@@ -158,11 +158,7 @@ IN_PYTHON = (
 
 @pytest.mark.parametrize(
     ("place", "way"),
-    [
-        (place, way)
-        for place in IN_PYTHON
-        for way in (ON_A_CLASS if isinstance(PLACES[place][0], type) else WAYS)
-    ],
+    [(place, way) for place in IN_PYTHON for way in (ON_A_CLASS if isinstance(PLACES[place][0], type) else WAYS)],
 )
 def test_what_a_wrapper_wraps_is_found_where_objects_are_frozen(place: str, way: str, tmp_path: Path) -> None:
     expected = results(place, way)
@@ -180,9 +176,7 @@ def test_a_wrapped_attribute_gives_what_it_gives_unrecorded(name: str, first: bo
     def read(path: Path | None) -> list[Any]:
         original = getattr(torch.Tensor, name)
         recording = nullcontext() if path is None else gradviz.record(path)
-        wrapper = property(
-            lambda self: twice(original.__get__(self)), lambda self, new: original.__set__(self, new)
-        )
+        wrapper = property(lambda self: twice(original.__get__(self)), lambda self, new: original.__set__(self, new))
         outer, inner = recording, wrapped(torch.Tensor, name, lambda _: wrapper)
         if first:
             outer, inner = inner, outer
@@ -228,9 +222,7 @@ def test_reads_of_the_recorder_do_not_run_what_a_program_put_in_place_of_methods
         called: Counter[str] = Counter()
 
         def counting(name: str) -> Callable[[Any], Any]:
-            return lambda original: (
-                lambda *args, **named: (called.update([name]), original(*args, **named))[1]
-            )
+            return lambda original: lambda *args, **named: (called.update([name]), original(*args, **named))[1]
 
         with nullcontext() if path is None else gradviz.record(path, passes=passes), ExitStack() as stack:
             for name in methods:

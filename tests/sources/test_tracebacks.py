@@ -67,9 +67,7 @@ def ended(folder: Path, *command: str) -> tuple[int, str, str]:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_is_shown_of_an_error_is_what_is_shown_without_the_recorder(name: str, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(HEAD + PROGRAMS[name] + "\n")
-    assert ended(tmp_path, python(), "-m", "gradviz", "trace", "job.py") == ended(
-        tmp_path, sys.executable, "job.py"
-    )
+    assert ended(tmp_path, python(), "-m", "gradviz", "trace", "job.py") == ended(tmp_path, sys.executable, "job.py")
 
 
 @pytest.mark.slow

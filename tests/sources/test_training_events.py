@@ -175,11 +175,7 @@ def test_reads_of_numbers_that_depend_on_a_leaf_are_told(engine: str, tmp_path: 
     script.write_text(READS)
     assert run(Target(str(script), False, []), file, engine=engine).status == 0
     with open_trace(file) as trace:
-        reads = [
-            (trace.sites[event.site].place.line, event.how)
-            for event in trace
-            if isinstance(event, NumberRead)
-        ]
+        reads = [(trace.sites[event.site].place.line, event.how) for event in trace if isinstance(event, NumberRead)]
     assert reads == [
         (6, "item"), (7, "float"), (7, "int"), (8, "bool"), (9, "tolist"), (10, "numpy"), (13, "item"), (14, "numpy"),
         (21, "item"),

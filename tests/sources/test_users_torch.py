@@ -22,9 +22,7 @@ def find_spec(cls, name, path=None, target=None):
 PathFinder.find_spec = classmethod(find_spec)
 """
 USES_IT = "import torch\nprint(torch.mine())\nimport torch.deeper\nprint(torch.deeper.mine())\n"
-DIFFERENTIATES = (
-    "import torch\nx = torch.tensor(2.0, requires_grad=True)\n(x * x).backward()\nprint(x.grad)\n"
-)
+DIFFERENTIATES = "import torch\nx = torch.tensor(2.0, requires_grad=True)\n(x * x).backward()\nprint(x.grad)\n"
 
 
 @pytest.fixture
@@ -63,18 +61,14 @@ def test_a_package_torch_beside_the_script_is_the_users(
 
 
 @pytest.mark.slow
-def test_a_file_torch_beside_the_script_is_the_users(
-    gradviz: Run, tmp_path: Path, environment: dict[str, str]
-) -> None:
+def test_a_file_torch_beside_the_script_is_the_users(gradviz: Run, tmp_path: Path, environment: dict[str, str]) -> None:
     (tmp_path / "torch.py").write_text("def mine():\n    return 'my file'\n")
     (tmp_path / "job.py").write_text("import torch\nprint(torch.mine())\n")
     done = gradviz("trace", "job.py", env=environment, python=sys.executable)
     assert (done.returncode, done.stdout) == (0, "my file\n")
 
 
-def test_a_recording_inside_a_program_leaves_the_users_torch_alone(
-    job: Path, environment: dict[str, str]
-) -> None:
+def test_a_recording_inside_a_program_leaves_the_users_torch_alone(job: Path, environment: dict[str, str]) -> None:
     (job / "job.py").write_text(
         f"import gradviz\nwith gradviz.record('run.gradviz'):\n    {USES_IT.replace(chr(10), '; ')}\n"
     )

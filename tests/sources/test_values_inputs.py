@@ -189,9 +189,7 @@ def test_arguments_are_data_and_never_code() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "value", [print, object(), 2**70, np.ones(2), torch.Generator(), torch.ones(2).to_sparse()]
-)
+@pytest.mark.parametrize("value", [print, object(), 2**70, np.ones(2), torch.Generator(), torch.ones(2).to_sparse()])
 def test_what_is_no_data_is_not_expressed(value: object) -> None:
     with pytest.raises(NotExpressed):
         typed_call(TORCH, [value], {})

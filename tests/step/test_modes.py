@@ -76,9 +76,7 @@ def test_a_trace_of_one_mode_has_nothing_to_compare(tmp_path: Path) -> None:
 
 
 def test_tangents_without_a_pass_have_nothing_beside_them(tmp_path: Path) -> None:
-    text = (
-        "from gradviz.engine import func\nfunc.jvp(torch.sin, (torch.tensor(1.0),), (torch.tensor(1.0),))\n"
-    )
+    text = "from gradviz.engine import func\nfunc.jvp(torch.sin, (torch.tensor(1.0),), (torch.tensor(1.0),))\n"
     with (
         open_trace(lesson(tmp_path, text)) as trace,
         pytest.raises(NothingToCompare, match="no backward pass went"),

@@ -87,9 +87,7 @@ def test_the_stepper_says_one_event(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", [ONE_EVENT, ONE_PASS, ONE_STEP, ONE_NAN, ONE_ERROR])
-def test_the_commands_say_one_event(
-    program: str, traced: Trace, gradviz_here: Callable, tmp_path: Path
-) -> None:
+def test_the_commands_say_one_event(program: str, traced: Trace, gradviz_here: Callable, tmp_path: Path) -> None:
     path = traced(program)
     commands = [
         ("info", path),

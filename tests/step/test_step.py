@@ -348,9 +348,7 @@ def test_keys_are_told_apart_also_when_they_come_in_pieces() -> None:
 @pytest.mark.parametrize("size", [(80, 24), (160, 48), (110, 30), (40, 12), (12, 5), (3, 2), (1, 1)])
 def test_the_screen_fills_the_terminal_exactly(tmp_path: Path, size: tuple[int, int]) -> None:
     width, height = size
-    with open_trace(
-        lesson(tmp_path, EVERYTHING + "한글 = x  # 긴 줄: " + "가나다 " * 60 + "\n한글 * 2\n")
-    ) as trace:
+    with open_trace(lesson(tmp_path, EVERYTHING + "한글 = x  # 긴 줄: " + "가나다 " * 60 + "\n한글 * 2\n")) as trace:
         session = Session(trace)
         for position in range(trace.count):
             session.go(position)
@@ -445,9 +443,7 @@ def test_commands_print_the_same_plain_text_every_time(tmp_path: Path) -> None:
 
 def test_stepping_begins_where_at_says(tmp_path: Path) -> None:
     path = lesson(tmp_path, CUBE)
-    assert stepped(path, "--at", 11, "--commands", "").output.startswith(
-        "event 11 of 23 · backward pass 1 of 2\n"
-    )
+    assert stepped(path, "--at", 11, "--commands", "").output.startswith("event 11 of 23 · backward pass 1 of 2\n")
     for at in (0, 24, -3):
         wrong = stepped(path, "--at", at, "--commands", "next")
         assert wrong.exit_code == 2
@@ -516,10 +512,7 @@ def test_without_a_terminal_step_asks_for_commands(tmp_path: Path) -> None:
 def test_the_chain_rule_is_told_as_a_formula_where_there_are_many_numbers(
     tmp_path: Path, made: str, given: str
 ) -> None:
-    text = (
-        "x = torch.rand(3, 4, requires_grad=True)\nc = torch.rand(3, 4) + 1\n"
-        f"y = {made}\ny.sum().backward()\n"
-    )
+    text = f"x = torch.rand(3, 4, requires_grad=True)\nc = torch.rand(3, 4) + 1\ny = {made}\ny.sum().backward()\n"
     with open_trace(lesson(tmp_path, text)) as trace:
         told = [line for line in sentences(trace) if " gives " in line]
     assert given in told[1]

@@ -121,9 +121,7 @@ def test_a_rank_that_calls_fewer_says_so(runs: Path) -> None:
 
 
 def test_the_collective_before_is_the_same_one_on_all_ranks(runs: Path) -> None:
-    lines = stepped(
-        runs / "even", "collective 4; next 3; collective-back; collective-back 2; collective-back 9"
-    )
+    lines = stepped(runs / "even", "collective 4; next 3; collective-back; collective-back 2; collective-back 9")
     told = [line.split(":")[0] for line in lines if line.startswith("collective ")]
     assert told == ["collective 4 of 24", "collective 4 of 24", "collective 2 of 24", "collective 1 of 24"]
 
@@ -202,16 +200,12 @@ def terminal(runs: Path) -> Iterator[Callable[[str, int, int], Any]]:
 def test_keys_move_all_ranks_and_look_into_one(terminal: Callable[[str, int, int], Any]) -> None:
     stepper = terminal("even", 160, 30)
     stepper.wait("rank 0 · collective 0 of 24.*rank 1 · collective 0 of 24.*rank 2 · collective 0 of 24")
-    stepper.press(
-        "}", "rank 0 · collective 1 of 24.*rank 1 · collective 1 of 24.*rank 2 · collective 1 of 24"
-    )
+    stepper.press("}", "rank 0 · collective 1 of 24.*rank 1 · collective 1 of 24.*rank 2 · collective 1 of 24")
     shown = stepper.press("R2\r", r"^ rank 2 · collective 1 of 24 *\n")
     assert "rank 0" not in shown
     stepper.press("}}", r"^ rank 2 · collective 3 of 24 *\n")
     stepper.press("{", r"^ rank 2 · collective 2 of 24 *\n")
-    stepper.press(
-        "R\r", "rank 0 · collective 2 of 24.*rank 1 · collective 2 of 24.*rank 2 · collective 2 of 24"
-    )
+    stepper.press("R\r", "rank 0 · collective 2 of 24.*rank 1 · collective 2 of 24.*rank 2 · collective 2 of 24")
     stepper.child.send("q")
     assert stepper.ended() == 0
     assert stepper.restored()

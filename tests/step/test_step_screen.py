@@ -119,10 +119,7 @@ def test_what_stands_beside_a_graph_is_one_column_in_korean_too(tmp_path: Path) 
         lines = graph(session).splitlines()
         assert "없음" in lines[-1]
         columns = [
-            cell_len(line[: line.index(f"{name} = ")])
-            for line in lines
-            for name in ("y", "w")
-            if f" {name} = " in line
+            cell_len(line[: line.index(f"{name} = ")]) for line in lines for name in ("y", "w") if f" {name} = " in line
         ]
         assert len(columns) == 2
         assert len(set(columns)) == 1

@@ -88,9 +88,7 @@ class Terminal:
     def restored(self) -> bool:
         """Whether the terminal is as it was: its modes, its cursor, and the screen from before."""
         before, after = (path.read_text() for path in self.modes)
-        return before == after and self.raw.rstrip().endswith(
-            (b"\x1b[?1049l\x1b[?25h", b"\x1b[?25h\x1b[?1049l")
-        )
+        return before == after and self.raw.rstrip().endswith((b"\x1b[?1049l\x1b[?25h", b"\x1b[?25h\x1b[?1049l"))
 
 
 @pytest.fixture(scope="module")
@@ -165,9 +163,7 @@ def test_several_traces_are_stepped_side_by_side(terminal: Callable[..., Termina
 def test_nothing_overflows_the_screen(terminal: Callable[..., Terminal], width: int, height: int) -> None:
     stepper = terminal(width, height)
     for event in range(1, 24):
-        shown = stepper.press(
-            "n" if event > 1 else "", f"event {event} of 23[^\n]*\n[^\n]*q quit"
-        ).splitlines()
+        shown = stepper.press("n" if event > 1 else "", f"event {event} of 23[^\n]*\n[^\n]*q quit").splitlines()
         assert shown[0].startswith("── lesson.py:")  # it has not scrolled
         assert shown[0].rstrip().endswith("run.gradviz ──")
         assert f"event {event} of 23" in shown[-2]

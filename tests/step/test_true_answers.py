@@ -217,9 +217,7 @@ def test_a_name_that_is_not_there_is_answered_with_one_that_is_near(answer: Answ
         answer(NAMED_MID, "info mdi")
 
 
-@pytest.mark.parametrize(
-    ("program", "error"), [(CUT, "does not require grad"), (WRONG_SHAPE, "mat1 and mat2")]
-)
+@pytest.mark.parametrize(("program", "error"), [(CUT, "does not require grad"), (WRONG_SHAPE, "mat1 and mat2")])
 def test_the_time_line_ends_with_the_error_that_ended_the_script(
     program: str, error: str, traced: Callable[[str], Path]
 ) -> None:

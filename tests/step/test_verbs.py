@@ -434,9 +434,7 @@ def test_written_infinities_are_gone_to_where_there_is_nothing_else(session: Ses
 
 
 def test_info_tells_changes_of_a_gradient_apart(session: Sessions) -> None:
-    here = session(
-        "w = torch.ones(2, requires_grad=True)\nfor _ in range(3):\n    (w * 2).sum().backward()\n"
-    )
+    here = session("w = torch.ones(2, requires_grad=True)\nfor _ in range(3):\n    (w * 2).sum().backward()\n")
     obey(here, "last")
     told = said(here, "info w")
     assert re.search(r"changed at  event 1\n", told)
@@ -446,9 +444,7 @@ def test_info_tells_changes_of_a_gradient_apart(session: Sessions) -> None:
 def test_the_sum_over_paths_is_told(session: Sessions) -> None:
     paths = session(PATHS)
     obey(paths, "last")
-    assert said(paths, "path x z").startswith(
-        "x → z: 3 paths, the shortest:\n  x = 2\n    ↓ AddBackward0\n  z = "
-    )
+    assert said(paths, "path x z").startswith("x → z: 3 paths, the shortest:\n  x = 2\n    ↓ AddBackward0\n  z = ")
     assert said(paths, "path z x").startswith("x → z")
     assert said(paths, "path a z").splitlines()[0] == "a → z: 1 path"
     assert "no path leads from w to z" in said(paths, "path w z")
@@ -643,9 +639,7 @@ def test_a_write_over_a_saved_tensor_tells_who_needs_it(session: Sessions) -> No
         stepper.go(index)
         obey(stepper, "why")
         told.append("\n".join(stepper.page))
-    assert any(
-        "ExpBackward0 of torch.exp(x), line 2, saved it at version 0 and has not run yet" in t for t in told
-    )
+    assert any("ExpBackward0 of torch.exp(x), line 2, saved it at version 0 and has not run yet" in t for t in told)
     assert any("MulBackward0 of y * y, line 3, saved it at version 0" in t for t in told)
     assert "has not run yet" not in told[-1]  # its node has
 
@@ -819,8 +813,6 @@ def test_a_leaf_that_a_refused_backward_does_not_reach_tells_what_cuts_it_off(tm
         obey(session, "last")
         assert session.stop.event_kind == Kind.ERROR
         for ask in ("why x.grad", "info x"):
-            assert "cut at event 5, line 4: y.detach(): detach() cut it off from the graph" in said(
-                session, ask
-            )
+            assert "cut at event 5, line 4: y.detach(): detach() cut it off from the graph" in said(session, ask)
         obey(session, "first")
         assert "no backward pass has begun yet" in said(session, "why x.grad"), "the error is to come"

@@ -36,18 +36,14 @@ def test_before_a_fork_a_thread_is_waited_for_that_ends_slowly(monkeypatch: pyte
     thread = Background(lambda: None, lambda: None)
     thread.start()
     monkeypatch.setattr(background, "thread_exists", is_there)
-    monkeypatch.setattr(
-        background.time, "monotonic", lambda: next(clock) / 10
-    )  # each look takes a tenth of a second
+    monkeypatch.setattr(background.time, "monotonic", lambda: next(clock) / 10)  # each look takes a tenth of a second
     thread.pause()
     assert len(looks) == 20
     thread.join()
 
 
 @pytest.mark.slow
-def test_without_a_thread_the_recorder_writes_by_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_thread_the_recorder_writes_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_thread(*_: object) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")
 

@@ -72,9 +72,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], En
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [*COMMANDS, *MORE])
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_a_command_prints_on_any_console(
-    printed: Callable[[str, str], Ended], encoding: str, command: str
-) -> None:
+def test_a_command_prints_on_any_console(printed: Callable[[str, str], Ended], encoding: str, command: str) -> None:
     here, usual = printed(encoding, command), printed("utf-8", command)
     # It tells a finding as soon as it looks, before the summary or after.
     in_order = sorted if command == "trace-watch" else list
@@ -86,9 +84,7 @@ def test_a_command_prints_on_any_console(
         lacking = {character for character in whole if not can_show(character, encoding)}
         numbers = {rf"\u{ord(character):04x}" for character in lacking if instead(character).startswith("\\")}
         assert {*NUMBER.findall(text)} <= numbers | {*NUMBER.findall(whole)}
-        assert in_order(without_signs(text).split()) == in_order(
-            without_signs(as_shown(whole, encoding)).split()
-        )
+        assert in_order(without_signs(text).split()) == in_order(without_signs(as_shown(whole, encoding)).split())
 
 
 def can_show(character: str, encoding: str) -> bool:
@@ -144,9 +140,7 @@ def test_every_sign_of_gradvizs_has_a_replacement() -> None:
     named = {sign for sign in signs if sign.isprintable() and not sign.isascii()}
     korean = {sign for sign in named if "HANGUL" in unicodedata.name(sign, "")}
     assert len(named - korean) > 20
-    assert {
-        sign for sign in named - korean if not instead(sign).isascii() or instead(sign)[:1] == "\\"
-    } == set()
+    assert {sign for sign in named - korean if not instead(sign).isascii() or instead(sign)[:1] == "\\"} == set()
 
 
 @pytest.mark.slow

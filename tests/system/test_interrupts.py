@@ -87,8 +87,7 @@ def unguarded_jumps(code: CodeType) -> list[int]:
     return [
         jump.positions.lineno
         for jump, following in pairwise(instructions)
-        if jump.opname == "JUMP_BACKWARD"
-        and guards(jump.argval) & guards(following.offset) - guards(jump.offset)
+        if jump.opname == "JUMP_BACKWARD" and guards(jump.argval) & guards(following.offset) - guards(jump.offset)
     ]
 
 

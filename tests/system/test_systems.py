@@ -297,9 +297,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "verb", [["trace"], ["debug", "--run", "--commands", "continue"]], ids=lambda verb: verb[0]
-)
+@pytest.mark.parametrize("verb", [["trace"], ["debug", "--run", "--commands", "continue"]], ids=lambda verb: verb[0])
 def test_processes_that_are_spawned_run_the_script_unrecorded(
     stand_ins: dict[str, dict[str, str]], tmp_path: Path, verb: list[str]
 ) -> None:
@@ -310,9 +308,7 @@ def test_processes_that_are_spawned_run_the_script_unrecorded(
     assert ended.err.count("gradviz: recorded 1 operation, 1 backward pass") == 1
 
 
-@pytest.mark.parametrize(
-    ("system", "status"), [("linux", 130), ("macos", 130), ("windows", 0xC000013A - 2**32)]
-)
+@pytest.mark.parametrize(("system", "status"), [("linux", 130), ("macos", 130), ("windows", 0xC000013A - 2**32)])
 def test_ctrl_c_ends_a_program_with_the_systems_status(
     stand_ins: dict[str, dict[str, str]], tmp_path: Path, system: str, status: int
 ) -> None:
@@ -393,9 +389,7 @@ def test_the_workflow_runs_commands_that_there_are() -> None:
     assert {*re.findall(r"gradviz ([a-z]+) ", text)} <= COMMAND_NAMES.keys()
     for file in re.findall(r"examples/[\w/]+\.py", text):
         assert (PACKAGE.parent / file).exists(), file
-    versions = re.findall(
-        r"Python :: (3\.\d+)", (PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8")
-    )
+    versions = re.findall(r"Python :: (3\.\d+)", (PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))
     assert re.search(r"python: \[(.*)\]", text)[1] == ", ".join(f'"{version}"' for version in versions)
 
 

@@ -57,9 +57,7 @@ def from_windows(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_a_trace_from_windows_is_read_here(from_windows: Path) -> None:
-    told = CliRunner().invoke(
-        main, ["step", str(from_windows), "--commands", r"break C:\work\lesson.py:6; continue"]
-    )
+    told = CliRunner().invoke(main, ["step", str(from_windows), "--commands", r"break C:\work\lesson.py:6; continue"])
     assert "lesson.py:6" in told.output
     with gradviz.open(from_windows) as trace:
         report = gradviz.check(trace)

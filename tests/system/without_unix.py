@@ -28,9 +28,7 @@ from typing import Any
 PLATFORMS = {"windows": "win32", "macos": "darwin"}
 # What Python's documentation says is not there ("Availability: Unix", "not WASI"), and is there on Linux.
 HIDDEN_MODULES = {
-    "windows": set(
-        "curses fcntl grp nis ossaudiodev posix pty pwd readline resource spwd syslog termios tty".split()
-    ),
+    "windows": set("curses fcntl grp nis ossaudiodev posix pty pwd readline resource spwd syslog termios tty".split()),
     "macos": {"nis", "ossaudiodev", "spwd"},
 }
 _ONLY_LINUX = """
@@ -119,9 +117,7 @@ def hide_names(system: str, of: Callable[[str], bool]) -> None:
     values: dict[str, dict[str, Any]] = {"sys": {"platform": PLATFORMS[system]}}
     if system == "windows":
         values["os"] = {"name": "nt"}
-        values["signal"] = {
-            "raise_signal": _to_main_thread
-        }  # where Python's handler of SIGINT wakes the main thread
+        values["signal"] = {"raise_signal": _to_main_thread}  # where Python's handler of SIGINT wakes the main thread
     seen: dict[str, Any] = {
         module.__name__: Seen(module, names.get(module.__name__, set()), values.get(module.__name__, {}))
         for module in (os, signal, sys)
@@ -131,9 +127,7 @@ def hide_names(system: str, of: Callable[[str], bool]) -> None:
     plain = builtins.__import__
 
     @functools.wraps(plain)
-    def imported(
-        name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
-    ) -> Any:
+    def imported(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
         if level or not of((globals or {}).get("__name__", "")):
             return plain(name, globals, locals, fromlist, level)
         if name.partition(".")[0] in hidden:

@@ -42,9 +42,7 @@ def recut(path: Path, to: Path, lengths: Sequence[int]) -> Path:
             own = states[low:high]
             valued = np.flatnonzero(own["what"] >> 8 != 0) + low
             payload = [values[value_ends[at] : value_ends[at + 1]] for at in valued.tolist()]
-            connection.execute(
-                "INSERT INTO chunks VALUES (?, ?, ?, 0.0, ?)", (number, first, end - first, number)
-            )
+            connection.execute("INSERT INTO chunks VALUES (?, ?, ?, 0.0, ?)", (number, first, end - first, number))
             arrays = {
                 "events": rows[first:end].tobytes(),
                 "links": links[link_ends[first] : link_ends[end]].tobytes(),
@@ -56,8 +54,6 @@ def recut(path: Path, to: Path, lengths: Sequence[int]) -> Path:
             told = contents.chunk(ByKind(first, rows[first:end]), own, payload, dtypes, plain)
             connection.execute("INSERT INTO contents VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (number, *told))
             connection.executemany("INSERT INTO site_ops VALUES (?, ?, 0)", contents.new_ops)
-            connection.executemany(
-                "UPDATE site_ops SET is_last = (op = ?) WHERE site = ?", contents.changed_ops
-            )
+            connection.executemany("UPDATE site_ops SET is_last = (op = ?) WHERE site = ?", contents.changed_ops)
             first = end
     return to

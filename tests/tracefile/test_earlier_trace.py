@@ -56,9 +56,7 @@ def test_a_program_that_records_nothing_leaves_the_earlier_trace_and_picture(
         done = gradviz_here(*command, path)
         ours = [line for line in done.stderr.splitlines() if line.startswith("gradviz:")]
         assert len(ours) == 1
-        assert ours[0].startswith(
-            "gradviz: nothing was recorded: script.gradviz is still the recording of 20"
-        )
+        assert ours[0].startswith("gradviz: nothing was recorded: script.gradviz is still the recording of 20")
         assert done.stdout == ("ran\n" if "ran" in text else "")
     assert [file.read_bytes() for file in files] == before
     assert sorted(file.name for file in tmp_path.iterdir()) == ["run.svg", "script.gradviz", "script.py"]
@@ -74,9 +72,7 @@ def test_a_check_that_records_nothing_checks_no_rule(gradviz_here: Run, tmp_path
     assert {entry["reason"] for entry in report["not_checked"]} == {"nothing was recorded"}
 
 
-def test_an_earlier_trace_that_holds_nothing_is_replaced(
-    gradviz_here: Run, info: Info, tmp_path: Path
-) -> None:
+def test_an_earlier_trace_that_holds_nothing_is_replaced(gradviz_here: Run, info: Info, tmp_path: Path) -> None:
     gradviz_here("trace", script(tmp_path, "import torhc\n"))
     gradviz_here("trace", script(tmp_path, "import json\njson.loads('{')"))
     assert info()["error"]["type"] == "JSONDecodeError"
@@ -98,9 +94,7 @@ def test_a_run_that_is_killed_before_its_first_tensor_leaves_the_earlier_trace(
     assert sorted(file.name for file in tmp_path.iterdir()) == ["script.gradviz", "script.py"]
 
 
-def test_the_earlier_trace_is_there_until_the_first_tensor_is_recorded(
-    gradviz_here: Run, tmp_path: Path
-) -> None:
+def test_the_earlier_trace_is_there_until_the_first_tensor_is_recorded(gradviz_here: Run, tmp_path: Path) -> None:
     differentiates = script(tmp_path, DIFFERENTIATES)
     gradviz_here("trace", differentiates)
     watching = """
@@ -122,9 +116,7 @@ def test_the_earlier_trace_is_there_until_the_first_tensor_is_recorded(
     assert (lines[0], lines[-1]) == ("1 False", "3 True")
 
 
-def test_a_recording_with_nothing_in_it_says_so_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_recording_with_nothing_in_it_says_so_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "run.gradviz"
     x = gradviz.engine.tensor(2.0, requires_grad=True)
     with gradviz.record(path):
@@ -132,9 +124,7 @@ def test_a_recording_with_nothing_in_it_says_so_once(
     before = path.read_bytes()
     with gradviz.record(path):
         pass
-    assert capsys.readouterr().err.startswith(
-        f"gradviz: nothing was recorded: {path} is still the recording of 20"
-    )
+    assert capsys.readouterr().err.startswith(f"gradviz: nothing was recorded: {path} is still the recording of 20")
     assert path.read_bytes() == before
 
 

@@ -158,8 +158,7 @@ def test_statistics_that_no_value_has_are_refused_in_one_line(tmp_path: Path) ->
     with Run(path) as run:
         for event in run.events:
             event.states = [
-                (numbers, b"\xff" * 55 + b"\x40" if len(value) == 56 else value)
-                for numbers, value in event.states
+                (numbers, b"\xff" * 55 + b"\x40" if len(value) == 56 else value) for numbers, value in event.states
             ]
     with open_trace(path) as trace:
         row = int(np.flatnonzero(trace.states.forms)[-1])
@@ -218,9 +217,7 @@ def test_a_place_with_more_callers_than_are_recorded_is_refused(training: Path) 
 # --- files
 
 
-def test_a_file_that_may_not_be_read_is_said_so_in_one_line(
-    training: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_may_not_be_read_is_said_so_in_one_line(training: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(path: Path, count: int) -> bytes:
         raise PermissionError(13, "Permission denied", str(path))
 

@@ -140,9 +140,7 @@ def test_an_array_that_stands_for_more_than_its_size_allows_is_refused(trace: Pa
         last, first = connection.execute("SELECT max(id), max(first + count) FROM chunks").fetchone()
         for number in range(last + 1, last + 100):
             row = (number, first, length // 28, 0.0, number)
-            connection.execute(
-                "INSERT INTO chunks (id, first, count, time, since) VALUES (?, ?, ?, ?, ?)", row
-            )
+            connection.execute("INSERT INTO chunks (id, first, count, time, since) VALUES (?, ?, ?, ?, ?)", row)
             for table in ("events", "links", "states", "payloads"):
                 connection.execute(f"INSERT INTO {table} (chunk, data) VALUES (?, ?)", (number, packed))
             first += length // 28
@@ -213,9 +211,7 @@ def changed(path: Path, table: str, does: Callable[[np.ndarray], None]) -> None:
     """Change the packed array of the first chunk."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         (chunk,) = connection.execute("SELECT min(id) FROM chunks").fetchone()
-        array = np.frombuffer(
-            packed(connection, table, chunk), {"events": ROW, "states": STATE}[table]
-        ).copy()
+        array = np.frombuffer(packed(connection, table, chunk), {"events": ROW, "states": STATE}[table]).copy()
         does(array)
         connection.execute(f"UPDATE {table} SET data = ? WHERE chunk = ?", (as_is(array.tobytes()), chunk))
 
@@ -239,9 +235,7 @@ def of_kind(rows: np.ndarray, kind: Kind) -> np.ndarray:
         ("links", Kind.PRODUCED, 3),
     ],
 )
-def test_an_event_that_names_what_there_is_not_is_refused(
-    trace: Path, column: str, kind: Kind, value: int
-) -> None:
+def test_an_event_that_names_what_there_is_not_is_refused(trace: Path, column: str, kind: Kind, value: int) -> None:
     def does(rows: np.ndarray) -> None:
         rows[column][of_kind(rows, kind)[0]] = value
 
@@ -298,9 +292,7 @@ def test_a_trace_whose_script_is_a_pipe_is_checked_and_not_waited_for(tmp_path: 
 
 def test_a_locked_trace_is_called_locked(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     connect = sqlite3.connect
-    monkeypatch.setattr(
-        sqlite3, "connect", lambda *given, **named: connect(*given, **{**named, "timeout": 0.1})
-    )
+    monkeypatch.setattr(sqlite3, "connect", lambda *given, **named: connect(*given, **{**named, "timeout": 0.1}))
     writer = connect(trace, isolation_level=None)
     writer.execute("BEGIN EXCLUSIVE")
     with pytest.raises(TraceError, match="is locked by another program"):
@@ -460,9 +452,7 @@ def test_json_holds_no_character_that_a_terminal_obeys() -> None:
 
 @given(st.text())
 def test_text_for_a_terminal_is_escaped_character_by_character(text: str) -> None:
-    escaped = [
-        c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text
-    ]
+    escaped = [c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text]
     assert clean(text) == "".join(escaped)
 
 

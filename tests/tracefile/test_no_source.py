@@ -48,9 +48,7 @@ def test_a_recorded_block_leaves_out_its_source(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["check", "debug"])
-def test_the_other_commands_that_run_a_script_leave_it_out(
-    command: str, tmp_path: Path, gradviz_here: Run
-) -> None:
+def test_the_other_commands_that_run_a_script_leave_it_out(command: str, tmp_path: Path, gradviz_here: Run) -> None:
     (tmp_path / "lesson.py").write_text(PROGRAM)
     more = ["--run", "--no-nan", "--commands", "quit"] if command == "debug" else []
     gradviz_here(command, "--no-source", "-o", "run.gradviz", *more, "lesson.py")

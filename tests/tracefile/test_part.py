@@ -153,9 +153,7 @@ def test_a_part_counts_the_elements_of_a_list_as_the_whole_does(tmp_path: Path) 
     with open_trace(recut(trace, tmp_path / "other.gradviz", [1])) as other:
         part = part_of(other)
         graph = build(part, part.pass_numbers[-1])
-    assert [node.name for node in graph.nodes.values() if node.is_leaf and node.requires_grad] == [
-        "layers[0]"
-    ]
+    assert [node.name for node in graph.nodes.values() if node.is_leaf and node.requires_grad] == ["layers[0]"]
     check_same(trace, tmp_path / "other.gradviz", [1])
 
 
@@ -298,9 +296,7 @@ def test_passes_that_are_not_in_detail_are_told_as_runs_of_passes(every_tenth: P
     with closing(sqlite3.connect(every_tenth)) as connection:
         runs = connection.execute("SELECT number, passes FROM skipped ORDER BY number").fetchall()
         told = [number for (number,) in connection.execute("SELECT number FROM passes ORDER BY number")]
-    assert sorted([*told, *(number + more for number, passes in runs for more in range(passes))]) == list(
-        range(1, 42)
-    )
+    assert sorted([*told, *(number + more for number, passes in runs for more in range(passes))]) == list(range(1, 42))
     assert {1, 2, 10, 20, 30, 33, 40} <= {*told}
     assert len(runs) < 30 - len(told)
 
@@ -381,9 +377,7 @@ def test_the_commands_read_a_long_run_in_parts(loop: Path, tmp_path: Path, gradv
 
 def uncounted(text: str) -> str:
     """What `info` says of a long run, of which it does not count the tensors with elements."""
-    return re.sub(
-        r"elements of \d+ tensors( *)", lambda found: "elements of small tensors" + found[1][2:], text
-    )
+    return re.sub(r"elements of \d+ tensors( *)", lambda found: "elements of small tensors" + found[1][2:], text)
 
 
 @pytest.mark.slow

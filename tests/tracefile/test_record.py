@@ -166,9 +166,7 @@ def test_create_graph_tells_the_ops_of_the_backward_too(tmp_path: Path) -> None:
         g.backward()
     with open_trace(tmp_path / "run.gradviz") as trace:
         first, second = trace.passes
-        inner = [
-            event for event in trace if isinstance(event, k.OpRan) and first.first < event.index < first.last
-        ]
+        inner = [event for event in trace if isinstance(event, k.OpRan) and first.first < event.index < first.last]
         assert inner
         assert second.nodes > first.nodes
 
@@ -359,9 +357,7 @@ LARGE = {
 @pytest.mark.parametrize("case", LARGE)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
 @pytest.mark.parametrize("order", ["flat", "transposed", "every second"])
-def test_statistics_of_large_arrays_agree_with_exact_ones_to_four_digits(
-    case: str, dtype: type, order: str
-) -> None:
+def test_statistics_of_large_arrays_agree_with_exact_ones_to_four_digits(case: str, dtype: type, order: str) -> None:
     with np.errstate(over="ignore"):
         array = LARGE[case].astype(dtype)
     array = {"flat": array, "transposed": array.reshape(400, 500).T, "every second": array[::2]}[order]
@@ -396,21 +392,15 @@ def test_statistics_of_middling_arrays_are_right_one_by_one_and_many_at_once(siz
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(
-    "case", ["ordinary", "far from zero", "one is huge", "NaN and inf", "constant", "zero"]
-)
+@pytest.mark.parametrize("case", ["ordinary", "far from zero", "one is huge", "NaN and inf", "constant", "zero"])
 def test_statistics_of_several_blocks_are_those_of_all(case: str, dtype: type) -> None:
-    array = np.concatenate([LARGE["constant"], LARGE["ordinary"], LARGE["ordinary"] + 3, LARGE[case]]).astype(
-        dtype
-    )
+    array = np.concatenate([LARGE["constant"], LARGE["ordinary"], LARGE["ordinary"] + 3, LARGE[case]]).astype(dtype)
     stats = stats_of(array)
     finite = array[np.isfinite(array)].astype(np.float64)
     counts = int(np.isnan(array).sum()), int(np.isinf(array).sum()), int((array == 0).sum())
     assert (stats.nan, stats.inf, stats.zeros) == counts
     assert (stats.min, stats.max) == (finite.min(), finite.max())
-    np.testing.assert_allclose(
-        (stats.mean, stats.rms), (finite.mean(), np.sqrt(np.mean(finite**2))), rtol=5e-5
-    )
+    np.testing.assert_allclose((stats.mean, stats.rms), (finite.mean(), np.sqrt(np.mean(finite**2))), rtol=5e-5)
 
 
 @pytest.mark.parametrize("left", [0, 3e-9, 1e-8, 3e-7, 1e-6, 3e-5])
@@ -428,9 +418,7 @@ def test_the_elements_of_a_gradient_and_of_its_transpose_are_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[tuple[int, ...]] = []
-    monkeypatch.setattr(
-        packing, "packed_stats_of", lambda array: read.append(array.shape) or packed_stats_of(array)
-    )
+    monkeypatch.setattr(packing, "packed_stats_of", lambda array: read.append(array.shape) or packed_stats_of(array))
     with recorded(tmp_path):
         x, w = torch.ones(2, 100), torch.ones(60, 100, requires_grad=True)
         (x @ w.t()).sum().backward()

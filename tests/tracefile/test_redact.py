@@ -186,17 +186,13 @@ def shown(path: Path, count: int) -> bytes:
 @pytest.mark.parametrize(
     ("case", "engine"),
     [
-        pytest.param(
-            case, *engine.values, marks=[*engine.marks, *([] if case in QUICK else [pytest.mark.slow])]
-        )
+        pytest.param(case, *engine.values, marks=[*engine.marks, *([] if case in QUICK else [pytest.mark.slow])])
         for case in RUNS
         for engine in ENGINES
         if engine.values == ("numpy",) or case in ON_TORCH
     ],
 )
-def test_no_secret_is_in_the_copy(
-    case: str, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_secret_is_in_the_copy(case: str, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = redacted(tmp_path, engine, *RUNS[case])
     monkeypatch.chdir(path.parent)
     assert secrets_in(path.read_bytes()) == []
@@ -215,9 +211,7 @@ def test_the_secrets_are_in_the_trace(tmp_path: Path) -> None:
     original = tmp_path / TEXTS["folder above"] / "work" / "run.gradviz"
     with open_trace(original) as trace:
         found = secrets_in(original.read_bytes() + arrays_of(trace))
-    assert {TEXTS[place].encode() for place in ("comment", "folder above", "exception", "key of a dict")} <= {
-        *found
-    }
+    assert {TEXTS[place].encode() for place in ("comment", "folder above", "exception", "key of a dict")} <= {*found}
     assert path.stat().st_size < original.stat().st_size
 
 
@@ -369,9 +363,7 @@ class TestValues:
     def states(self) -> np.ndarray:
         return np.zeros(1, STATE)
 
-    def left(
-        self, states: np.ndarray, value: bytes, shape: tuple[int, ...], dtype: str, grade: int
-    ) -> list[Stats]:
+    def left(self, states: np.ndarray, value: bytes, shape: tuple[int, ...], dtype: str, grade: int) -> list[Stats]:
         states["form"], states["what"], states["length"] = 1, 3 | grade << 8, len(value)
         kept = reduce_values(states, value, {1: Form(shape, dtype, "cpu")})
         assert int(states["what"][0]) == 3 | (STATS << 8 if kept else 0)

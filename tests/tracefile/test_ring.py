@@ -33,11 +33,7 @@ AtEach = Callable[[int, Any], Any]
 
 @pytest.fixture(params=ENGINES)
 def torch(request: pytest.FixtureRequest) -> Any:
-    return (
-        pytest.importorskip(request.param)
-        if request.param == "torch"
-        else importlib.import_module(request.param)
-    )
+    return pytest.importorskip(request.param) if request.param == "torch" else importlib.import_module(request.param)
 
 
 def trained(
@@ -137,12 +133,8 @@ def test_parameters_keep_their_names_places_and_last_values(torch: Any, tmp_path
     assert numbers(trace) == [37, 38, 39]
     for ring, all_ in zip(trace.parameters.items(), whole.parameters.items(), strict=True):
         assert ring[1] == all_[1]
-        first = [
-            t.event(next(run.first for run in t.passes if run.number == 37)).index for t in (trace, whole)
-        ]
-        values = [
-            t.snapshot(p, at) for t, p, at in zip((trace, whole), (ring[0], all_[0]), first, strict=True)
-        ]
+        first = [t.event(next(run.first for run in t.passes if run.number == 37)).index for t in (trace, whole)]
+        values = [t.snapshot(p, at) for t, p, at in zip((trace, whole), (ring[0], all_[0]), first, strict=True)]
         assert np.array_equal(values[0].array, values[1].array)
         made = next(event for event in of(trace, TensorMade) if event.tensor == ring[0])
         assert trace.sites[made.site].place.line
@@ -309,9 +301,7 @@ for step in count():
 def test_a_run_that_is_killed_leaves_the_last_passes(tmp_path: Path) -> None:
     (tmp_path / "endless.py").write_text(ENDLESS)
     command = [sys.executable, "-m", "gradviz", "trace", "--engine", "numpy", "--last", "5", "endless.py"]
-    with subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as running:
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as running:
         assert running.stdout is not None
         running.stdout.readline()
         wait_until(lambda: last_pass(tmp_path / "endless.gradviz") > 300)
@@ -327,9 +317,7 @@ def test_a_run_that_is_killed_leaves_the_last_passes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_early", [False, True], ids=["removed at the end", "removed while it runs"])
-def test_a_leaf_that_is_read_again_after_many_passes_has_its_name(
-    torch: Any, tmp_path: Path, is_early: bool
-) -> None:
+def test_a_leaf_that_is_read_again_after_many_passes_has_its_name(torch: Any, tmp_path: Path, is_early: bool) -> None:
     path = tmp_path / "run.gradviz"
     with record(path, last=2) as running:
         weight = torch.ones(4, requires_grad=True)

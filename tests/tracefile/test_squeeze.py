@@ -59,9 +59,7 @@ def test_numbers_that_look_at_others_need_them() -> None:
     growth=st.integers(0, 2**32 - 1),
     cut=st.integers(0, 200),
 )
-def test_numbers_that_grow_from_period_to_period_take_no_room(
-    period: int, start: int, growth: int, cut: int
-) -> None:
+def test_numbers_that_grow_from_period_to_period_take_no_room(period: int, start: int, growth: int, cut: int) -> None:
     places = np.arange(200)
     array = (start + places % period * 1001 + places // period * growth).astype(NUMBER)
     before, after = array[:cut], array[cut:]
@@ -213,18 +211,12 @@ def recorded(path: Path, steps: int) -> Path:
 def blobs(path: Path, table: str) -> list[Any]:
     """How the arrays of a kind are kept."""
     with sqlite3.connect(path) as connection:
-        return [
-            header_of(data).how for (data,) in connection.execute(f"SELECT data FROM {table} ORDER BY chunk")
-        ]
+        return [header_of(data).how for (data,) in connection.execute(f"SELECT data FROM {table} ORDER BY chunk")]
 
 
 @pytest.mark.slow
-def test_a_pass_of_a_small_network_takes_less_than_800_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "gradviz.tracefile.writer.INTERVAL", 2
-    )  # chunks as large as those on a machine that is free
+def test_a_pass_of_a_small_network_takes_less_than_800_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradviz.tracefile.writer.INTERVAL", 2)  # chunks as large as those on a machine that is free
     short, long = recorded(tmp_path / "short.gradviz", 1000), recorded(tmp_path / "long.gradviz", 5000)
     grown = long.stat().st_size - short.stat().st_size
     assert grown / 4000 < 800
@@ -248,9 +240,7 @@ def test_a_chunk_is_read_as_it_was_told_in_any_order(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(Squeezer, "chunk", told_first)
     monkeypatch.setattr("gradviz.tracefile.chunks.GROUP", 3)
-    monkeypatch.setattr(
-        "gradviz.tracefile.writer.INTERVAL", 2
-    )  # chunks of several periods on a busy machine, too
+    monkeypatch.setattr("gradviz.tracefile.writer.INTERVAL", 2)  # chunks of several periods on a busy machine, too
     path = recorded(tmp_path / "run.gradviz", 300)
     assert UNEXPECTED in blobs(path, "events")
     for whole_first in (True, False):
@@ -268,9 +258,7 @@ def test_a_chunk_is_read_as_it_was_told_in_any_order(tmp_path: Path, monkeypatch
                 assert trace.chunks.sizes()[place] == len(payload)
 
 
-patterns = st.lists(
-    st.tuples(st.integers(1, 4), st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=6
-)
+patterns = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=6)
 
 
 @given(st.lists(st.tuples(patterns, st.integers(1, 30)), min_size=1, max_size=8))

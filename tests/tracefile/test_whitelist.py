@@ -21,10 +21,7 @@ FILTERS = [whitelist.name, whitelist.arguments, whitelist.formula, whitelist.pat
 
 def test_every_text_of_an_event_has_a_filter() -> None:
     fields = {
-        (kind, f.name)
-        for kind, layout in LAYOUTS.items()
-        for f in layout.fields.values()
-        if f.stored.how == "text"
+        (kind, f.name) for kind, layout in LAYOUTS.items() for f in layout.fields.values() if f.stored.how == "text"
     }
     parts = {
         (kind, f"{field.name}.{part}")
@@ -42,9 +39,7 @@ def test_a_text_without_a_filter_is_left_out() -> None:
 
 
 def test_the_real_numbers_of_events_are_known() -> None:
-    known = {
-        (kind, f.name) for kind, layout in LAYOUTS.items() for f in layout.more if f.stored.how == "time"
-    }
+    known = {(kind, f.name) for kind, layout in LAYOUTS.items() for f in layout.more if f.stored.how == "time"}
     of_elements = ("given", "found", "low", "high", "loss", "norm", "largest", "change", "size")
     computed = {(kind, name) for kind, name in known if name in of_elements}
     assert known - computed == whitelist.REALS
@@ -174,11 +169,7 @@ def test_rates_are_numbers() -> None:
 
 def test_formulas_stay() -> None:
     file = Path(gradviz.__file__).parent / "sources/formulas.json"
-    texts = set(
-        re.findall(
-            r'"((?:[^"\\]|\\.)*)"', json.dumps(json.loads(file.read_text("utf-8")), ensure_ascii=False)
-        )
-    )
+    texts = set(re.findall(r'"((?:[^"\\]|\\.)*)"', json.dumps(json.loads(file.read_text("utf-8")), ensure_ascii=False)))
     assert len(texts) > 300
     assert [text for text in texts if whitelist.formula(text) != text] == []
 
@@ -197,9 +188,7 @@ def test_what_was_filtered_stays(keep: object, text: str) -> None:
 SECRETS = st.text(st.characters(codec="utf-8", exclude_characters="…"), min_size=1)
 
 
-@given(
-    st.lists(st.one_of(SECRETS, st.binary(min_size=1), st.floats(), st.integers(min_value=1000)), min_size=1)
-)
+@given(st.lists(st.one_of(SECRETS, st.binary(min_size=1), st.floats(), st.integers(min_value=1000)), min_size=1))
 def test_arguments_hold_nothing_of_values(values: list[object]) -> None:
     assert set(whitelist.arguments(", ".join(map(repr, values)))) <= set("…, -nainf")
 

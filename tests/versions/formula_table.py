@@ -69,10 +69,7 @@ def _replaced(texts: Any, later: dict[str, str]) -> Any:
 
 def main() -> None:
     """Print the table, a line for each op."""
-    lines = [
-        f"{json.dumps(name)}: {json.dumps(rows, ensure_ascii=False)}"
-        for name, rows in sorted(table().items())
-    ]
+    lines = [f"{json.dumps(name)}: {json.dumps(rows, ensure_ascii=False)}" for name, rows in sorted(table().items())]
     print("{\n" + ",\n".join(lines) + "\n}")
 
 

@@ -127,9 +127,7 @@ def hand_given() -> Iterator[Call]:
         yield Call(_op_of(text), text, pairs)
     yield Call("smooth_l1_loss", "F.smooth_l1_loss(x, y)", [(1.0, 0.0), (0.0, 1.0)])
     yield Call("huber_loss", "F.huber_loss(x, y)", [(1.0, 0.0), (0.0, 1.0)])
-    yield Call(
-        "clamp", "x.clamp(min=y, max=z)", [(0.0, 0.0, 1.0), (1.0, 0.0, 1.0), (0.0, 0.0, 0.0), (0.5, 1.0, 0.0)]
-    )
+    yield Call("clamp", "x.clamp(min=y, max=z)", [(0.0, 0.0, 1.0), (1.0, 0.0, 1.0), (0.0, 0.0, 0.0), (0.5, 1.0, 0.0)])
     of_target = [(0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0), (0.5, 0.0)]
     yield Call("binary_cross_entropy", "F.binary_cross_entropy(x, y.detach())", of_target)
     logits = [(_INF, 1.0), (_INF, 0.0), (-_INF, 0.0), (-_INF, 1.0), (0.0, 0.0)]
@@ -308,15 +306,9 @@ def of_database() -> Iterator[Call]:
             continue
         if not info.supports_autograd or torch.float64 not in info.dtypes or info.name.startswith("__"):
             continue
-        path = (
-            "F." + info.name.removeprefix("nn.functional.")
-            if info.name.startswith("nn.")
-            else f"torch.{info.name}"
-        )
+        path = "F." + info.name.removeprefix("nn.functional.") if info.name.startswith("nn.") else f"torch.{info.name}"
         text = f"{path}(x)" if is_one else f"{path}(x, y)"
-        yield Call(
-            _op_of(text), text, list(product(_OF_ONE if is_one else _OF_TWO, repeat=1 if is_one else 2))
-        )
+        yield Call(_op_of(text), text, list(product(_OF_ONE if is_one else _OF_TWO, repeat=1 if is_one else 2)))
 
 
 def _op_of(text: str) -> str:
@@ -325,12 +317,7 @@ def _op_of(text: str) -> str:
         return "pow"
     depth, end = 0, -1
     for position, letter in enumerate(text):
-        if (
-            letter == "("
-            and not depth
-            and position
-            and (text[position - 1].isalnum() or text[position - 1] == "_")
-        ):
+        if letter == "(" and not depth and position and (text[position - 1].isalnum() or text[position - 1] == "_"):
             end = position
         depth += (letter in "([") - (letter in ")]")
     return text[:end].rpartition(".")[2].rstrip("_") if end > 0 else "div"
@@ -365,9 +352,7 @@ def _at(text: str, values: Sequence[Any]) -> dict[str, Any]:
         gradients = torch.autograd.grad(out.sum(), inputs, allow_unused=True)
     except _REFUSED as error:
         return {"value": _plain(out.tolist()), "error": type(error).__name__}
-    gradients = [
-        None if gradient is None else gradient.clone() for gradient in gradients
-    ]  # else it has no memory
+    gradients = [None if gradient is None else gradient.clone() for gradient in gradients]  # else it has no memory
     given = [None if gradient is None else gradient.tolist() for gradient in gradients]
     return {
         "value": _plain(out.tolist()),
@@ -430,9 +415,7 @@ def _plain(value: Any) -> Any:
     rounded = float(f"{value:.4g}")
     if math.isinf(rounded):  # the largest number of the dtype
         return value
-    return (
-        int(rounded) if rounded == int(rounded) and abs(rounded) < 1e6 and str(rounded) != "-0.0" else rounded
-    )
+    return int(rounded) if rounded == int(rounded) and abs(rounded) < 1e6 and str(rounded) != "-0.0" else rounded
 
 
 def joined(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -442,11 +425,7 @@ def joined(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     calls: dict[str, Any] = {}
     texts = dict.fromkeys(text for record in records for text in record["calls"])
     for text in texts:
-        has = [
-            (record["version"], record["calls"][text]["points"])
-            for record in records
-            if text in record["calls"]
-        ]
+        has = [(record["version"], record["calls"][text]["points"]) for record in records if text in record["calls"]]
         rows = []
         for point in has[-1][1]:
             gradients: dict[str, Any] = {}
@@ -471,22 +450,14 @@ def _is_plain(given: dict[str, Any], point: str, points: dict[str, Any]) -> bool
     at, gradients = json.loads(point), given["gradients"]
     if given["exists"] or gradients is None:
         return True
-    if (
-        not any(isinstance(one, list) for one in at)
-        and given["value"] == "nan"
-        and set(gradients) <= {"nan", None}
-    ):
+    if not any(isinstance(one, list) for one in at) and given["value"] == "nan" and set(gradients) <= {"nan", None}:
         return True
-    return "nan" in point and all(
-        one.get("gradients") == gradients for one in points.values() if _alike(one, given)
-    )
+    return "nan" in point and all(one.get("gradients") == gradients for one in points.values() if _alike(one, given))
 
 
 def _alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether the gradients at two points have the same form."""
-    form = [
-        [len(x) if isinstance(x, list) else 0 for x in given.get("gradients") or ()] for given in (one, other)
-    ]
+    form = [[len(x) if isinstance(x, list) else 0 for x in given.get("gradients") or ()] for given in (one, other)]
     return form[0] == form[1]
 
 

@@ -31,9 +31,7 @@ def with_row(page: str, row: str) -> str:
     rows[row.split(" ")[1]] = row
     ordered = sorted(rows, key=lambda version: [int(part) for part in version.split(".")])
     places = list(_ROW.finditer(page))
-    return (
-        page[: places[0].start()] + "".join(rows[version] for version in ordered) + page[places[-1].end() :]
-    )
+    return page[: places[0].start()] + "".join(rows[version] for version in ordered) + page[places[-1].end() :]
 
 
 def main() -> None:

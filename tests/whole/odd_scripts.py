@@ -81,9 +81,7 @@ ENDINGS = [
     _odd("os._exit", "import os\nprint('lost?', flush=True)\nos._exit(9)"),
     _odd("os._exit without a flush", "import os\nprint('lost')\nos._exit(9)", shell='exec "$@" > kept.txt'),
     _odd("abort", "import os\nos.abort()", setup="ulimit -c 0", shell='ulimit -c 0; exec "$@"'),
-    _odd(
-        "SIGSEGV", "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)", shell='ulimit -c 0; exec "$@"'
-    ),
+    _odd("SIGSEGV", "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)", shell='ulimit -c 0; exec "$@"'),
     _odd("raises", "def f(n):\n    return 1 / n\n\nf(0)\n"),
     _odd(
         "raises with a chain",
@@ -295,21 +293,13 @@ HOOKS = [
         "import tracemalloc\nprint(tracemalloc.is_tracing())\ntracemalloc.start()\nx = [bytes(1000) for _ in range(100)]\nprint(tracemalloc.get_traced_memory()[0] > 100_000)",
     ),
     _odd("faulthandler", "import faulthandler\nprint(faulthandler.is_enabled())\nfaulthandler.enable()"),
-    _odd(
-        "sys.monitoring", "import sys\nprint([sys.monitoring.get_tool(n) for n in range(6)])", since=(3, 12)
-    ),
-    _odd(
-        "meta_path and hooks", "import sys\nprint(len(sys.path_hooks), sys.path_importer_cache is not None)"
-    ),
+    _odd("sys.monitoring", "import sys\nprint([sys.monitoring.get_tool(n) for n in range(6)])", since=(3, 12)),
+    _odd("meta_path and hooks", "import sys\nprint(len(sys.path_hooks), sys.path_importer_cache is not None)"),
 ]
 
 ATEXIT = [
-    _odd(
-        "atexit", "import atexit\natexit.register(print, 'one')\natexit.register(print, 'two')\nprint('main')"
-    ),
-    _odd(
-        "atexit that raises", "import atexit\natexit.register(lambda: 1 / 0)\natexit.register(print, 'two')"
-    ),
+    _odd("atexit", "import atexit\natexit.register(print, 'one')\natexit.register(print, 'two')\nprint('main')"),
+    _odd("atexit that raises", "import atexit\natexit.register(lambda: 1 / 0)\natexit.register(print, 'two')"),
     _odd("atexit that exits", "import atexit, sys\natexit.register(lambda: sys.exit(4))\nprint('main')"),
     _odd(
         "atexit by os._exit",
@@ -344,12 +334,8 @@ ATEXIT = [
         print('main')
         """,
     ),
-    _odd(
-        "atexit registers atexit", "import atexit\natexit.register(lambda: atexit.register(print, 'inner'))"
-    ),
-    _odd(
-        "atexit that was taken back", "import atexit\natexit.register(print, 'no')\natexit.unregister(print)"
-    ),
+    _odd("atexit registers atexit", "import atexit\natexit.register(lambda: atexit.register(print, 'inner'))"),
+    _odd("atexit that was taken back", "import atexit\natexit.register(print, 'no')\natexit.unregister(print)"),
     _odd(
         "atexit counts",
         "import atexit\nn = atexit._ncallbacks()\natexit.register(print)\nprint(atexit._ncallbacks() - n)",
@@ -417,17 +403,13 @@ STREAMS = [
     _odd("stdin ends", "input()"),
     _odd("stdin as bytes", "import sys\nprint(sys.stdin.buffer.read())", stdin="a\n"),
     _odd("stdin closed", "import sys\nprint(sys.stdin)", shell='exec "$@" 0<&-'),
-    _odd(
-        "stdout closed", "import sys\nprint('x')\nprint(sys.stdout, file=sys.stderr)", shell='exec "$@" 1>&-'
-    ),
+    _odd("stdout closed", "import sys\nprint('x')\nprint(sys.stdout, file=sys.stderr)", shell='exec "$@" 1>&-'),
     _odd("stderr closed", "import sys\nprint(sys.stderr)\n1 / 0", shell='exec "$@" 2>&-'),
     _odd("all closed", "open('out.txt', 'w').write('x')", shell='exec "$@" 0<&- 1>&- 2>&-'),
     _odd("stdout full", "print('x')", shell='exec "$@" >/dev/full'),
     _odd("stderr full", "import sys\nprint('x', file=sys.stderr)", shell='exec "$@" 2>/dev/full'),
     _odd("stderr full, and an exception", "1 / 0", shell='exec "$@" 2>/dev/full'),
-    _odd(
-        "stderr full, and an exit with a message", "import sys\nsys.exit('x')", shell='exec "$@" 2>/dev/full'
-    ),
+    _odd("stderr full, and an exit with a message", "import sys\nsys.exit('x')", shell='exec "$@" 2>/dev/full'),
     _odd("stdout closed by the script", "import sys\nsys.stdout.close()"),
     _odd("stderr closed by the script", "import sys\nsys.stderr.close()\nprint('on')"),
     _odd("stderr closed by the script, and an exception", "import sys\nsys.stderr.close()\n1 / 0"),
@@ -435,9 +417,7 @@ STREAMS = [
     _odd("descriptors closed", "import os\nos.closerange(3, 4096)\nprint(open('out.txt', 'w').write('x'))"),
     _odd("all descriptors closed", "import os\nos.closerange(0, 4096)"),
     _odd("descriptor 1 closed", "import os\nprint('x')\nos.close(1)"),
-    _odd(
-        "the first free descriptor", "import os\nprint(os.open('.', os.O_RDONLY), open('script.py').fileno())"
-    ),
+    _odd("the first free descriptor", "import os\nprint(os.open('.', os.O_RDONLY), open('script.py').fileno())"),
     _odd(
         "a descriptor by its number",
         "import os\nos.dup2(1, 3)\nos.dup2(1, 5)\nos.write(3, b'three\\n')\nopen('out.txt', 'w').write('mine')\n",
@@ -514,9 +494,7 @@ MAIN = [
         },
         setup="ln -s real/main.py link.py",
     ),
-    Odd(
-        "a file without an ending", "", ("tool",), files={"tool": "#!/usr/bin/env python\nprint(__file__)\n"}
-    ),
+    Odd("a file without an ending", "", ("tool",), files={"tool": "#!/usr/bin/env python\nprint(__file__)\n"}),
     Odd("a name with blanks", "", ("a b é.py",), files={"a b é.py": "print(__file__)\n1 / 0\n"}),
     Odd("a name that begins with a dash", "", ("./-x.py",), files={"-x.py": "import sys\nprint(sys.argv)\n"}),
     Odd(
@@ -671,9 +649,7 @@ MAIN = [
     ),
     _odd("the path", "import sys\nprint(sys.path)"),
     _odd("the switch interval", "import sys\nprint(sys.getswitchinterval())"),
-    _odd(
-        "gc", "import gc\nprint(gc.isenabled(), gc.get_threshold(), gc.get_debug(), gc.callbacks, gc.garbage)"
-    ),
+    _odd("gc", "import gc\nprint(gc.isenabled(), gc.get_threshold(), gc.get_debug(), gc.callbacks, gc.garbage)"),
     _odd(
         "gc disabled",
         "import gc\ngc.disable()\nclass A: pass\na = A()\na.me = a\ndel a\nprint(gc.isenabled(), gc.collect() > 0)",
@@ -730,9 +706,7 @@ MAIN = [
     _odd("the name of the process", "print(open('/proc/self/comm').read())"),
     _odd("assert rewriting", "assert 1 == 2, 'no'"),
     _odd("a breakpoint that is off", "breakpoint()\nprint('on')", env={"PYTHONBREAKPOINT": "0"}),
-    _odd(
-        "a breakpoint of one's own", "breakpoint()\nprint('on')", env={"PYTHONBREAKPOINT": "builtins.print"}
-    ),
+    _odd("a breakpoint of one's own", "breakpoint()\nprint('on')", env={"PYTHONBREAKPOINT": "builtins.print"}),
     _odd("pdb", "x = 5\nimport pdb\npdb.set_trace()\nprint('on')\n", stdin="p x\nc\n"),
     _odd("pdb quits", "x = 5\nbreakpoint()\nprint('on')\n", stdin="q\n"),
     _odd(
@@ -1068,9 +1042,7 @@ DIFFERENTIATE = [
     ),
 ]
 
-TORCH_STEP = (
-    "import torch\nx = torch.ones(3, requires_grad=True)\n(x * x).sum().backward()\nprint(x.grad.tolist())\n"
-)
+TORCH_STEP = "import torch\nx = torch.ones(3, requires_grad=True)\n(x * x).sum().backward()\nprint(x.grad.tolist())\n"
 
 
 def _torch(name: str, text: str, **settings: object) -> Odd:

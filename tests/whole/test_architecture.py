@@ -145,9 +145,7 @@ def test_all_that_is_outside_the_engine_keeps_its_number_of_lines() -> None:
     most = re.search(r"at most ([\d,]+) lines together", PAGE.read_text(encoding="utf-8"))
     assert most is not None
     lines = sum(
-        len(file.read_bytes().splitlines())
-        for file in PACKAGE.rglob("*.py")
-        if PACKAGE / "engine" not in file.parents
+        len(file.read_bytes().splitlines()) for file in PACKAGE.rglob("*.py") if PACKAGE / "engine" not in file.parents
     )
     assert 0 < lines <= int(most[1].replace(",", ""))
 

@@ -30,9 +30,7 @@ GUIDE, VERBS_BELOW = ROOT / "docs/stepper.md", "## All verbs\n\n"
 SHOWING = [GUIDE, *sorted((ROOT / "docs/lessons").glob("*.md"))]
 OTHERS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGES = [page for page in OTHERS if page not in SHOWING]
-SHOWN = re.compile(
-    r"^```console\n(?P<commands>(?:[^`].*\n)*)```\n\n```text\n(?P<printed>(?:.*\n)*?)```$", re.MULTILINE
-)
+SHOWN = re.compile(r"^```console\n(?P<commands>(?:[^`].*\n)*)```\n\n```text\n(?P<printed>(?:.*\n)*?)```$", re.MULTILINE)
 READING = (
     "info",
     "graph",
@@ -54,9 +52,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 def commands(page: Path) -> list[str]:
     """The commands of a page, without the installation that this environment has behind it."""
-    lines = [
-        line[2:] for block in blocks(page, "console") for line in block.splitlines() if line.startswith("$ ")
-    ]
+    lines = [line[2:] for block in blocks(page, "console") for line in block.splitlines() if line.startswith("$ ")]
     return [command for line in lines if (command := INSTALLS.sub("", line)) not in ("", "pytest")]
 
 
@@ -74,9 +70,7 @@ def folder(model: Path, tmp_path: Path) -> Path:
 def furnished(directory: Path) -> Path:
     """A directory with the examples, a trace, a lesson."""
     (directory / "examples").symlink_to(ROOT / "examples")
-    (directory / "lesson.py").write_text(
-        (ROOT / "examples/leaves.py").read_text().replace("gradviz.engine as ", "")
-    )
+    (directory / "lesson.py").write_text((ROOT / "examples/leaves.py").read_text().replace("gradviz.engine as ", ""))
     run("gradviz trace examples/quickstart.py", directory)
     return directory
 
@@ -88,9 +82,7 @@ def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     if words[0] == "gradviz":
         words[:1] = [python(), "-m", "gradviz"]
     env = {**os.environ, "COLUMNS": "120"}
-    return subprocess.run(
-        words, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False
-    )
+    return subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
 
 
 def called(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
@@ -167,9 +159,7 @@ def test_every_piece_of_pytorch_in_a_page_runs(folder: Path) -> None:
 
 def runs(block: str, folder: Path) -> None:
     """Run a piece of Python in a folder, and fail with what it wrote if it does."""
-    done = subprocess.run(
-        [python(), "-c", block], cwd=folder, capture_output=True, text=True, timeout=300, check=False
-    )
+    done = subprocess.run([python(), "-c", block], cwd=folder, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -194,9 +184,7 @@ def test_the_readme_and_doctor_say_before_an_install_how_much_it_brings() -> Non
         ("/cpu`", "0.9 GB"),
         ('`pip install ".[torch]"`', "5.5 GB"),
     ):
-        (row,) = [
-            line for line in readme.splitlines() if line.startswith("| `pip") and f"{command} |" in line
-        ]
+        (row,) = [line for line in readme.splitlines() if line.startswith("| `pip") and f"{command} |" in line]
         assert size in row
     assert re.findall("[0-9.]+ GB", doctor.OPTIONAL["torch"]) == ["0.9 GB", "5.5 GB"]
 

@@ -154,9 +154,7 @@ def main(python: str, names: list[str]) -> None:
     """Print what differs."""
     told = subprocess.check_output([python, "-c", "import sys; print(*sys.version_info[:2])"]).split()
     version = tuple(map(int, told))
-    has_torch = not subprocess.run(
-        [python, "-c", "import torch"], capture_output=True, check=False
-    ).returncode
+    has_torch = not subprocess.run([python, "-c", "import torch"], capture_output=True, check=False).returncode
     every = [*SCRIPTS, *(WITH_TORCH if has_torch else [])]
     chosen = [odd for odd in every if (not names or odd.name in names) and is_for(odd, version)]
     count = 0

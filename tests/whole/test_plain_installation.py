@@ -89,9 +89,7 @@ def without_fpdf(tmp_path: Path) -> dict[str, str]:
 def test_a_pdf_without_fpdf2_is_one_line_that_says_what_to_install(
     gradviz: Run, without_fpdf: dict[str, str], tmp_path: Path
 ) -> None:
-    (tmp_path / "job.py").write_text(
-        "import gradviz.engine as torch\ntorch.ones(1, requires_grad=True).backward()\n"
-    )
+    (tmp_path / "job.py").write_text("import gradviz.engine as torch\ntorch.ones(1, requires_grad=True).backward()\n")
     assert gradviz("trace", "job.py").returncode == 0
     done = gradviz("graph", "job.gradviz", "-o", "job.pdf", env=without_fpdf)
     expected = "gradviz: a .pdf needs fpdf2: pip install fpdf2, or save it as .svg or .png\n"

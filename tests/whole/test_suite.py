@@ -37,9 +37,7 @@ def test_one():
 def chosen(tmp_path: Path) -> Callable[..., list[str]]:
     """Gives the tests that pytest chooses among those of MANY_CASES, by their names."""
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  slow\n  default\n")
-    (tmp_path / "conftest.py").write_text(
-        Path(conftest.__file__).read_text(encoding="utf-8"), encoding="utf-8"
-    )
+    (tmp_path / "conftest.py").write_text(Path(conftest.__file__).read_text(encoding="utf-8"), encoding="utf-8")
     (tmp_path / "test_cases.py").write_text(MANY_CASES, encoding="utf-8")
 
     def chosen(*arguments: str) -> list[str]:

@@ -186,9 +186,7 @@ def check(name: str, lines: list[str], path: Path) -> None:
 
 @pytest.mark.parametrize("name", ENGINES)
 @given(seed=st.integers(0, 100_000))
-def test_each_view_shows_the_values_of_its_time(
-    name: str, seed: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_each_view_shows_the_values_of_its_time(name: str, seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     check(name, statements(seed), tmp_path_factory.mktemp("law") / "run.gradviz")
 
 

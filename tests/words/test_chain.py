@@ -49,9 +49,7 @@ def steps_of(words: Words, number: int) -> list[ChainStep]:
         assert isinstance(ran, Produced)
         made, received = query.nodes.event(ran.node), query.at(event).received(ran.node)
         if made is not None:
-            found += [
-                chain_step(query, made, i, received, ran) for i, flow in enumerate(ran.flows) if flow.gradient
-            ]
+            found += [chain_step(query, made, i, received, ran) for i, flow in enumerate(ran.flows) if flow.gradient]
     return found
 
 
@@ -124,9 +122,7 @@ def numbers(text: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("number", "key", "i"), [(n + 1, *case) for n, case in enumerate(CASES)])
-def test_the_formula_of_each_op_gives_the_recorded_gradient(
-    words: Words, number: int, key: str, i: int
-) -> None:
+def test_the_formula_of_each_op_gives_the_recorded_gradient(words: Words, number: int, key: str, i: int) -> None:
     op, query, compared = TABLE[key], words.query, 0
     for step in steps_of(words, number):
         ran = query.tensors.op(step.made.op)

@@ -63,9 +63,7 @@ def test_every_edge_of_every_operator_of_pytorch_says_what_happens_along_it() ->
             name, count = fn.name().removeprefix("torch::autograd::"), len(fn.next_functions)
             met.add(name)
             texts = stated(rule_of_node(fn, name, count), count)
-            missing = [
-                at for at, edge in enumerate(fn.next_functions) if edge[0] is not None and not texts[at][1]
-            ]
+            missing = [at for at, edge in enumerate(fn.next_functions) if edge[0] is not None and not texts[at][1]]
             if missing and name != _LEAVES:
                 silent.append((op.name, name, missing))
     assert len(met) > 300
@@ -94,9 +92,7 @@ def test_attention_is_said_with_the_names_of_the_program(tmp_path: Path) -> None
     with record(path):
         exec(compile(source.read_text(), str(source), "exec"), {"__name__": "p"})
     with open_trace(path) as trace:
-        [made] = [
-            event for event in trace if isinstance(event, NodeMade) and event.grad_fn.startswith("ScaledDot")
-        ]
+        [made] = [event for event in trace if isinstance(event, NodeMade) and event.grad_fn.startswith("ScaledDot")]
         texts = [text for _, text in formulas(made.rule, ["query", "key", "value"])]
     assert texts[0].startswith("scale · s key, with s = p · (upstream valueᵀ − Σ p · upstream valueᵀ)")
     assert texts[1].startswith("scale · sᵀ query")

@@ -117,17 +117,12 @@ def test_a_tensor_that_the_program_does_not_see_is_named_by_its_node(tmp_path: P
     stops = stops_of(tmp_path, LEAF + LOSS.format(options=""))
     told = [row.text for stop in stops if isinstance(stop.event, Produced) for row in rows(stop)]
     assert not [text for text in told if "?" in text]
-    assert (
-        "gradient of the output of LogSoftmaxBackward0 = [[0, -0.5], [-0.5, 0]]  → LogSoftmaxBackward0"
-        in told
-    )
+    assert "gradient of the output of LogSoftmaxBackward0 = [[0, -0.5], [-0.5, 0]]  → LogSoftmaxBackward0" in told
 
 
 def test_a_derivative_names_what_the_program_does_not_see(tmp_path: Path) -> None:
     stops = stops_of(tmp_path, LEAF + LOSS.format(options="") + "x[0, 1].backward()\n")
-    assert local_of(stops, "NllLossBackward0") == [
-        "∂loss/∂(the output of LogSoftmaxBackward0) = −1/N at the target"
-    ]
+    assert local_of(stops, "NllLossBackward0") == ["∂loss/∂(the output of LogSoftmaxBackward0) = −1/N at the target"]
     assert local_of(stops, "SelectBackward0") == [
         "∂(x[0, 1])/∂(the output of SelectBackward0) = 1 where taken, else 0",
         "∂(the output of SelectBackward0)/∂x = 1 where taken, else 0",

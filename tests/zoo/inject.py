@@ -38,9 +38,7 @@ _SECONDS = 60  # for a program
 _NOT_REACHED = "not reached"
 # Of Python: the edit does not fit there, as a part of a loss that is one number.
 _NO_FAULT = ("AttributeError", "IndexError", "NameError", "TypeError", "UnboundLocalError")
-_OWN = re.compile(
-    r"^(torch|F|nn|math|random|copy|optim|len|range|list|zip|print|deque|int|float|min|argparse)\b"
-)
+_OWN = re.compile(r"^(torch|F|nn|math|random|copy|optim|len|range|list|zip|print|deque|int|float|min|argparse)\b")
 
 
 @dataclass(frozen=True)
@@ -100,11 +98,7 @@ class Program:
     def calls(self, *methods: str) -> Iterator[ast.Call]:
         """The calls of methods of these names."""
         for node in ast.walk(self.tree):
-            if (
-                isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Attribute)
-                and node.func.attr in methods
-            ):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in methods:
                 yield node
 
     def block(self, node: ast.AST) -> set[int]:
@@ -133,20 +127,14 @@ class Program:
             node = self.parents[node]
             if isinstance(node, ast.With) and "no_grad" in self.source(node.items[0].context_expr):
                 return True
-            if isinstance(node, ast.FunctionDef) and any(
-                "no_grad" in self.source(d) for d in node.decorator_list
-            ):
+            if isinstance(node, ast.FunctionDef) and any("no_grad" in self.source(d) for d in node.decorator_list):
                 return True
         return False
 
     def optimizers(self) -> Iterator[tuple[ast.Assign, ast.Call]]:
         """The assignments that make optimizers."""
         for node in ast.walk(self.tree):
-            if (
-                not isinstance(node, ast.Assign)
-                or not isinstance(node.value, ast.Call)
-                or not node.value.args
-            ):
+            if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call) or not node.value.args:
                 continue
             if re.search(r"\b(SGD|Adam|AdamW|RMSprop)$", self.source(node.value.func)):
                 yield node, node.value
@@ -250,9 +238,7 @@ def _optimizer_for_each_step(program: Program) -> Iterator[Edit]:
     for node, call in program.optimizers():
         name = program.source(node.targets[0])
         for step in program.calls("step"):
-            if program.source(step.func) == f"{name}.step" and re.search(
-                "Adam|momentum", program.source(call)
-            ):
+            if program.source(step.func) == f"{name}.step" and re.search("Adam|momentum", program.source(call)):
                 edit = f"{program.source(node)}; {program.source(step)}"
                 yield program.with_node(step, edit), {node.lineno, step.lineno}
 
@@ -343,11 +329,7 @@ def _not_in_place(program: Program) -> Iterator[Edit]:
 
 def _without_scale(program: Program) -> Iterator[Edit]:
     for node in ast.walk(program.tree):
-        if (
-            isinstance(node, ast.BinOp)
-            and isinstance(node.op, ast.Div)
-            and "accum" in program.source(node.right)
-        ):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and "accum" in program.source(node.right):
             yield (
                 program.with_node(node, program.source(node.left)),
                 {node.lineno, *program.lines_of("backward")},
@@ -424,9 +406,7 @@ def _started(template: str) -> Fault:
 def _uses(program: Program, target: ast.expr) -> set[int]:
     """The lines that use an attribute."""
     name = program.source(target)
-    return {
-        n.lineno for n in ast.walk(program.tree) if isinstance(n, ast.Attribute) and program.source(n) == name
-    }
+    return {n.lineno for n in ast.walk(program.tree) if isinstance(n, ast.Attribute) and program.source(n) == name}
 
 
 def _made_anew(program: Program) -> Iterator[Edit]:
@@ -510,9 +490,7 @@ FAULTS: dict[str, Fault] = {
     "clamped away": _term("({}).clamp(max=-1e4)"),
     "frozen layer": _frozen_layer,
     "huge start": _started("{0}.weight.data.mul_(1e5)"),
-    "start without spread": _started(
-        "nn.init.constant_({0}.weight, 0.0); nn.init.constant_({0}.bias, -50.0)"
-    ),
+    "start without spread": _started("nn.init.constant_({0}.weight, 0.0); nn.init.constant_({0}.bias, -50.0)"),
     "stepped first": _stepped_first,
     "losses kept": _kept,
     "eval() in place of train()": _evaluating,
@@ -579,9 +557,7 @@ def _all(jobs: list[tuple[str, str]], folder: str, seconds: float = math.inf) ->
     found = []
     for name, _ in jobs:
         answer = Path(folder) / f"{name}.json"
-        found.append(
-            json.loads(answer.read_text()) if answer.exists() else {"ended": _NOT_REACHED, "findings": []}
-        )
+        found.append(json.loads(answer.read_text()) if answer.exists() else {"ended": _NOT_REACHED, "findings": []})
     return found
 
 
@@ -607,9 +583,7 @@ def main() -> None:
     import torch._dynamo  # which the first optimizer of a process imports
 
     parser = argparse.ArgumentParser()
-    parser.add_argument(
-        "--held-out", action="store_true", help="list the misses of the third that is held out"
-    )
+    parser.add_argument("--held-out", action="store_true", help="list the misses of the third that is held out")
     parser.add_argument("--seen", action="store_true", help="leave out the third that is held out")
     parser.add_argument("--unseen", action="store_true", help="run the third that is held out alone")
     parser.add_argument("--seed", default="", help="another third")
@@ -650,9 +624,7 @@ def _report(
         if same or found["ended"].endswith(_NO_FAULT):
             continue
         known = [finding[0] for finding in before["findings"]]  # of the program as it is
-        own = [
-            finding for finding in found["findings"] if finding[0] not in known or finding[2] in mutant.lines
-        ]
+        own = [finding for finding in found["findings"] if finding[0] not in known or finding[2] in mutant.lines]
         at = [finding[2] in mutant.lines for finding in own]
         for key in ((held, mutant.fault), (held, "all")):
             row = counts[key]

@@ -222,11 +222,7 @@ def apart(ranks: Replicas) -> Iterator[RankFound]:
         return
     first, names = found[0], [one.name for one in found]
     lacking = ranks.where([not was for was in first.averaged])
-    changed = (
-        {rank: event for rank, event in ranks.by_rank(first.changed).items() if event}
-        if first.changed
-        else {}
-    )
+    changed = {rank: event for rank, event in ranks.by_rank(first.changed).items() if event} if first.changed else {}
     if changed:  # a line changes gradients which were the same on all ranks
         alone = f"on {called_ranks([*changed])} alone"
         where = "not alike on all ranks" if len(changed) == len(ranks.ranks) else alone
@@ -330,9 +326,7 @@ def hooked(query: Query) -> list[dict[str, tuple[int, int]]]:
 # --- no mean
 
 
-@RankRule(
-    "ranks-sum", NOTE, "gradients that are summed over the ranks, and not divided", needs=(ARE_AVERAGED,)
-)
+@RankRule("ranks-sum", NOTE, "gradients that are summed over the ranks, and not divided", needs=(ARE_AVERAGED,))
 def sum_(ranks: Replicas) -> Iterator[RankFound]:
     """`ranks-sum`: a gradient is summed over the ranks, and nothing divides it by the number of ranks before the step,
     though the loss is a mean. Or it is reduced twice, or divided by another number, or reduced to another result than

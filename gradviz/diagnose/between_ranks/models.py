@@ -184,9 +184,7 @@ def calls(ranks: Replicas) -> Iterator[RankFound]:
     """
     parting, mixed_up = partings(ranks.queries), ranks.mixed_up
     if parting is not None:
-        rank, call = next(
-            (rank, call) for rank, call in ranks.by_rank(parting.values).items() if call is not None
-        )
+        rank, call = next((rank, call) for rank, call in ranks.by_rank(parting.values).items() if call is not None)
         yield RankFound(
             f"collective {parting.number} is not the same on all ranks: "
             f"{each_rank(ranks, list(map(_called, parting.values)))}",
@@ -579,9 +577,7 @@ def called_before_passes(query: Query) -> list[list[Called]]:
         loss = losses[number] if number < len(losses) else None
         apart = {event for event, _ in loss.numbers} if loss is not None else set()
         events = named[(named > since) & (named < one.first)].tolist()
-        called.append(
-            [_call(query, event) for event in events if event not in apart and query.nodes.of_op(event)]
-        )
+        called.append([_call(query, event) for event in events if event not in apart and query.nodes.of_op(event)])
         since = one.first
     return called
 

@@ -78,9 +78,7 @@ def clip(ranks: Replicas) -> Iterator[RankFound]:
     norms = {rank: sqrt(sum(part.norm**2 for part in parts.values())) for rank, parts in scaled.items()}
     scaling = {rank: parts[name] for rank, parts in scaled.items() if name in parts}
     factors = [number(scaling[rank].factor, 4) if rank in scaling else "nothing" for rank in scaled]
-    told = (
-        f"The norm of what a rank scales is {each_rank(ranks, [number(norm, 4) for norm in norms.values()])}"
-    )
+    told = f"The norm of what a rank scales is {each_rank(ranks, [number(norm, 4) for norm in norms.values()])}"
     here: Counter[str] = Counter()
     whole: dict[str, int] = {}
     for one, part in (pair for parts in scaled.values() for pair in parts.items()):
@@ -177,10 +175,7 @@ def early_clip(ranks: Replicas) -> Iterator[RankFound]:
         return
     every = {rank: query.of(early_scalings) for rank, query in ranks.ranks.items()}
     for step in sorted({scaling.step for scalings in every.values() for scaling in scalings}):
-        by_rank = {
-            rank: [scaling for scaling in scalings if scaling.step == step]
-            for rank, scalings in every.items()
-        }
+        by_rank = {rank: [scaling for scaling in scalings if scaling.step == step] for rank, scalings in every.items()}
         scaled = _by_function(by_rank) or _by_hand(by_rank)
         if scaled is not None:
             yield _clipped(ranks, scaled)
@@ -246,8 +241,7 @@ def _scaling(step: int, writes: Sequence[_Write], is_clip: bool) -> Scaling:
 def _by_function(by_rank: dict[int, list[Scaling]]) -> _Scaled | None:
     """The first call on each rank of a function that clips, if its factor is not the same on all ranks; else None."""
     scaled = {
-        rank: next((scaling for scaling in scalings if scaling.is_clip), None)
-        for rank, scalings in by_rank.items()
+        rank: next((scaling for scaling in scalings if scaling.is_clip), None) for rank, scalings in by_rank.items()
     }
     factors = [1.0 if scaling is None else scaling.factor for scaling in scaled.values()]
     return None if are_close(factors) else scaled
@@ -263,9 +257,7 @@ def _by_hand(by_rank: dict[int, list[Scaling]]) -> _Scaled | None:
 
 
 def _clipped(ranks: Replicas, scaled: _Scaled) -> RankFound:
-    changed = {
-        rank: scaling for rank, scaling in scaled.items() if scaling is not None and scaling.factor != 1
-    }
+    changed = {rank: scaling for rank, scaling in scaled.items() if scaling is not None and scaling.factor != 1}
     rank, first = next(iter(changed.items()))
     query = ranks.ranks[rank]
     names = [query.names.of(parameter) or "a parameter" for parameter in first.parameters]
@@ -348,9 +340,7 @@ def loss(ranks: Replicas) -> Iterator[RankFound]:
 def _make_as_many_passes(ranks: Replicas) -> bool:
     """Whether all ranks make equally many passes before the first step. If not, each may divide its loss by them."""
     first_steps = zip(ranks.queries, ranks.steps[0] if ranks.steps else (), strict=False)
-    return (
-        len({sum(one.first < step.index for one in query.trace.passes) for query, step in first_steps}) == 1
-    )
+    return len({sum(one.first < step.index for one in query.trace.passes) for query, step in first_steps}) == 1
 
 
 def _of_one_loss(ranks: Replicas) -> list[tuple[ScaledLoss, ...]]:
@@ -450,15 +440,9 @@ def _summed_biases(ranks: Replicas) -> tuple[Added, ...] | None:
         of_ranks = list(zip(ranks.queries, together, strict=True))
         values = [query.memory.value(added.bias, added.event) for query, added in of_ranks]
         is_some = values[0] is not None and values[0].stats is not None and values[0].stats.rms > 0
-        if (
-            len({query.names.of(added.bias) for query, added in of_ranks}) > 1
-            or not is_some
-            or not are_same(values)
-        ):
+        if len({query.names.of(added.bias) for query, added in of_ranks}) > 1 or not is_some or not are_same(values):
             continue
-        parts = [
-            [query.memory.value(weight, added.event) for weight in added.weights] for query, added in of_ranks
-        ]
+        parts = [[query.memory.value(weight, added.event) for weight in added.weights] for query, added in of_ranks]
         if len(set(map(len, parts))) == 1 and all(are_apart(weights) for weights in zip(*parts, strict=True)):
             return together
     return None
@@ -503,7 +487,5 @@ def _is_leaf(query: Query, tensor: int, event: int) -> bool:
 def _is_divided(query: Query, made: OpRan) -> bool:
     """Whether the sum is divided by the number of ranks, and so is a mean."""
     share = 1 / float(query.trace.meta.get("world", "1") or 1)
-    readers = {
-        event for events in query.of(Downstream).results(made.outputs[0], _NEAR).values() for event in events
-    }
+    readers = {event for events in query.of(Downstream).results(made.outputs[0], _NEAR).values() for event in events}
     return any(np.isclose(number_of(query, query.tensors.op(event)), share) for event in readers)

@@ -104,9 +104,7 @@ def _last_read(tree: ast.Module, name: str, statement: ast.Assign) -> int:
     return max(readers, default=0)
 
 
-def _changes(
-    query: Query, leaf: int, file: str, assigned_at: int, lines: range
-) -> Iterator[tuple[int, int, int]]:
+def _changes(query: Query, leaf: int, file: str, assigned_at: int, lines: range) -> Iterator[tuple[int, int, int]]:
     """The events that change the `.grad` of a leaf in place at one of `lines` of the main program. Each comes behind
     the event that accumulated this gradient before the line of the assignment, and with its line."""
     came, lives = query.trace.table(Kind.ACCUMULATED), query.of(Training).lives
@@ -117,11 +115,7 @@ def _changes(
         before, after = query.tensors.grad(leaf, event - 1), query.tensors.grad(leaf, event)
         if line not in lines or not after or before != after:
             continue
-        had = [
-            earlier
-            for earlier in accumulations
-            if query.tensors.grad(leaf, earlier) == before and earlier < event
-        ]
+        had = [earlier for earlier in accumulations if query.tensors.grad(leaf, earlier) == before and earlier < event]
         if had and 0 < _line_in(query, file, had[0]) < assigned_at:
             yield had[0], event, line
 

@@ -94,9 +94,7 @@ def _own_steps(case: Case) -> dict[int, list[tuple[int, int]]]:
     is_own = {one: own_step(case, one) is not None for one in distinct(lives.numbers).tolist() if one}
     stepped = lives.whats == STEPPED
     ends = np.append(lives.events[1:], 0) - 1
-    rows = zip(
-        *(one[stepped].tolist() for one in (lives.leaves, lives.numbers, lives.events, ends)), strict=True
-    )
+    rows = zip(*(one[stepped].tolist() for one in (lives.leaves, lives.numbers, lives.events, ends)), strict=True)
     for leaf, optimizer, event, end in rows:
         if optimizer == BY_HAND or is_own[optimizer]:
             until = event if optimizer == BY_HAND else end if end > event else case.trace.count - 1

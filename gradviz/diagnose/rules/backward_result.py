@@ -70,11 +70,7 @@ def _taken_apart(name: str) -> Edits:
 
     def edits(spot: Spot) -> list[Edit]:
         statement = spot.statement
-        return (
-            [spot.source.replaced(statement.targets[0], f"({name},)")]
-            if isinstance(statement, ast.Assign)
-            else []
-        )
+        return [spot.source.replaced(statement.targets[0], f"({name},)")] if isinstance(statement, ast.Assign) else []
 
     return edits
 
@@ -124,9 +120,7 @@ def _used_in_the_last_line(case: Case) -> set[int]:
 
 
 def _is_backward(node: ast.expr) -> bool:
-    return (
-        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward"
-    )
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward"
 
 
 def _is_of_root(case: Case, call: ast.expr, number: int) -> bool:

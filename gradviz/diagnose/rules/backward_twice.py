@@ -49,9 +49,7 @@ def backward_twice(case: Case) -> Iterator[Found]:
             shared = case.query.nodes.event(error.node)
             made = f", made at {case.at(shared.index)}" if shared is not None else ""
             root = case.query.passes.began(error.number).roots if error.number else ()
-            same = earlier and [r.node for r in case.query.passes.began(earlier).roots] == [
-                r.node for r in root
-            ]
+            same = earlier and [r.node for r in case.query.passes.began(earlier).roots] == [r.node for r in root]
             once = earlier and _was_made_before(case, error, earlier)
             what = "the same graph" if same else f"{case.words.node_name(error.node)}{made},"
             yield Found(
@@ -122,9 +120,7 @@ def _cure(case: Case, error: Failure, earlier: int) -> Fix | str:
     if not carried:
         return _UNNAMED.format(name="what")
     name, reader = next(iter(carried.items()))
-    wheres = {
-        own: place for own in _also_called(case, error, name) if (place := _where(case, error, own, reader))
-    }
+    wheres = {own: place for own in _also_called(case, error, name) if (place := _where(case, error, own, reader))}
     if not wheres and error.site is not None and loops_at(case, error.site):
         return _UNNAMED.format(name=f"{name}, which")
     name, (side, line) = next(iter(wheres.items()), (name, (_BEFORE, 0)))

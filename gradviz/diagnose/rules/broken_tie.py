@@ -55,11 +55,7 @@ def broken_tie(case: Case) -> Iterator[Found]:
     below = case.downstream if copies else None
     for leaf, source in copies:
         assert below is not None
-        if (
-            _alone(case, leaf)
-            and not _changed_before_training(case, leaf)
-            and _tied(case, below, leaf, source)
-        ):
+        if _alone(case, leaf) and not _changed_before_training(case, leaf) and _tied(case, below, leaf, source):
             made, anew = case.query.tensors.maker(leaf) or 0, _writes_before_training(case, leaf)
             when = f"{case.at(anew[-1])} gives it other values, and" if anew else "from the first step on"
             yield Found(

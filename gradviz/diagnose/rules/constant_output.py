@@ -51,10 +51,7 @@ def constant_output(case: Case) -> Iterator[Found]:
     ops, states = case.trace.table(Kind.OP), case.trace.states
     outputs, inputs = ops.lists("outputs"), ops.lists("inputs")
     chosen = np.flatnonzero(
-        case.trace.named(ops["op"], NORMALISING)
-        & ops["grad_enabled"]
-        & (outputs.counts > 0)
-        & (ops["in_pass"] == 0)
+        case.trace.named(ops["op"], NORMALISING) & ops["grad_enabled"] & (outputs.counts > 0) & (ops["in_pass"] == 0)
     )
     chosen = chosen[contained(ops.events[chosen], case.trace.table(Kind.NODE)["op"])]
     for events in case.by_site(ops.events[chosen]).values():

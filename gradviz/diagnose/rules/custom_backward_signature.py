@@ -52,9 +52,7 @@ def custom_backward_signature(case: Case) -> Iterator[Found]:
                     _one_for_each_input,
                 ),
                 (error.event, made.index) if made is not None else (error.event,),
-                site=returned_at(case.query, made.grad_fn.removesuffix("Backward"))
-                if made is not None
-                else 0,
+                site=returned_at(case.query, made.grad_fn.removesuffix("Backward")) if made is not None else 0,
                 node=error.node,
                 number=error.number,
                 severity=case.severity_of(error),

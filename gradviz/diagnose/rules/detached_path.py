@@ -145,9 +145,7 @@ def _told(case: Case, cut: Cut, why: str) -> str:
         return f"{case.called(cut.part)} {only}, {why}: {lose} through it"
     if cut.place is Place.STEP:
         reader = case.at(cut.reader)
-        return (
-            f"{name} is cut off before each call at {reader}, {why}: {lose} from later steps of the same pass"
-        )
+        return f"{name} is cut off before each call at {reader}, {why}: {lose} from later steps of the same pass"
     if cut.place is Place.BRANCH:
         reader = case.at(cut.reader)
         return f"one of two branches from {name} to {reader} is cut here, {why}: {lose} through it"
@@ -197,8 +195,7 @@ def _as_numbers(case: Case) -> Iterator[Found]:
         if reading.startswith("math."):
             cure = f"torch.{reading.removeprefix('math.')}  # not {reading}"
         yield Found(
-            f"{lacks_gradient(case, leaves)}: {reading} is a plain number, "
-            "through which no gradient flows back",
+            f"{lacks_gradient(case, leaves)}: {reading} is a plain number, through which no gradient flows back",
             Fix(cure, without_cut, reading),
             (event, *filter(None, (case.query.tensors.maker(result),))),
             site=case.query.of(Lacks).place(lacks[0]),

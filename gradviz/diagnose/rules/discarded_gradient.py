@@ -120,11 +120,7 @@ def _is_for_others(case: Case, backward_pass: PassInfo) -> bool:
     and none that this pass gives one, or the pass gives gradients to leaves of an optimizer that never steps."""
     came, stepped = case.trace.table(Kind.ACCUMULATED), case.training.stepped["optimizer"].tolist()
     got = came["tensor"][came["in_pass"] == backward_pass.number].tolist()
-    if any(
-        case.training.holders.get(leaf, set()).isdisjoint(stepped)
-        for leaf in got
-        if leaf in case.training.holders
-    ):
+    if any(case.training.holders.get(leaf, set()).isdisjoint(stepped) for leaf in got if leaf in case.training.holders):
         return True
     owners = case.query.of(PassOwners).optimizers(backward_pass.number)
     held = [leaf for leaf, holders in case.training.holders.items() if holders & owners]
@@ -173,9 +169,7 @@ def _are_used(case: Case, number: int, lost: np.ndarray) -> bool:
     lives, ledger = case.training.lives, case.query.of(Ledger)
     rows = np.flatnonzero(lost & (lives.numbers == number))
     leaves, events = lives.leaves[rows], lives.events[rows]
-    cleared = [
-        _clearing(case, leaf, came) for leaf, came in zip(leaves.tolist(), events.tolist(), strict=True)
-    ]
+    cleared = [_clearing(case, leaf, came) for leaf, came in zip(leaves.tolist(), events.tolist(), strict=True)]
     if not ledger.are_used_next(leaves, np.array(cleared, np.int64)).all():
         return False
     of_pass = (lives.whats == ACCUMULATED) & (lives.numbers == number)

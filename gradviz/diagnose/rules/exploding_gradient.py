@@ -49,11 +49,7 @@ def exploding_gradient(case: Case) -> Iterator[Found]:
         if large.mean() < _SHARE or not large[0]:
             continue
         backward_pass = passes[0]
-        lines = [
-            gain
-            for gain in gains(case, backward_pass.number)
-            if gain.rounds >= _ROUNDS and gain.total >= _GAIN
-        ]
+        lines = [gain for gain in gains(case, backward_pass.number) if gain.rounds >= _ROUNDS and gain.total >= _GAIN]
         if not lines:
             continue
         line = max(lines, key=lambda gain: gain.total + gain.own)

@@ -102,9 +102,7 @@ def _switching_on(case: Case, event: int, leaves: list[int]) -> Fix:
     owner, leaf = call.removesuffix(_OFF), case.words.called(leaves[-1])
     if not set(changed["tensor"][changed.sites == case.site(event)].tolist()) <= set(leaves):
         return Fix(f"{leaf}.requires_grad_(True)  # behind this line, as all that is to be trained")
-    return Fix(
-        f"{owner if owner != call else leaf}.requires_grad_(True)  # for what is to be trained", _switched_on
-    )
+    return Fix(f"{owner if owner != call else leaf}.requires_grad_(True)  # for what is to be trained", _switched_on)
 
 
 def _layers(case: Case) -> Iterator[Found]:
@@ -144,18 +142,12 @@ def _groups(case: Case) -> Iterator[Found]:
                 len(steps) < _LEAST
                 or not own
                 or contained(given, own).any()  # gradients that the program computes itself
-                or any(
-                    case.query.tensors.requires_grad(one, at)
-                    for one in own
-                    for at in steps[-_LEAST:].tolist()
-                )
+                or any(case.query.tensors.requires_grad(one, at) for one in own for at in steps[-_LEAST:].tolist())
             ):
                 continue
             changed, is_one = case.trace.table(Kind.REQUIRES_GRAD_CHANGED), len(own) == 1
             by = changed.events[contained(changed["tensor"], own)].tolist()[:1]
-            ever = (
-                "no longer" if contained(own, case.trace.table(Kind.ACCUMULATED)["tensor"]).any() else "never"
-            )
+            ever = "no longer" if contained(own, case.trace.table(Kind.ACCUMULATED)["tensor"]).any() else "never"
             group = f" as a group of {'its' if is_one else 'their'} own" if len(event.groups) > 1 else ""
             yield Found(
                 f"{case.called(own)} {'is' if is_one else 'are'} given to {event.type}{group} at "
@@ -271,9 +263,7 @@ def _without_effect(case: Case, site: Site, message: str, cure: str, leaves: tup
 # --- single layers that are frozen with random values
 
 
-_STAYING = re.compile(
-    r"(^|_)(fixed|frozen|random|rand|static|reservoir|rff|hash(ing)?)(_|$|\d)", re.IGNORECASE
-)
+_STAYING = re.compile(r"(^|_)(fixed|frozen|random|rand|static|reservoir|rff|hash(ing)?)(_|$|\d)", re.IGNORECASE)
 _STAYING_WORD = re.compile(
     r"(?<![-\w])(fixed|frozen|random|stays?|not (to be )?(trained|learned)|untrained)(?![-\w])", re.IGNORECASE
 )
@@ -314,9 +304,7 @@ def _frozen_layers(case: Case) -> list[FrozenLayer]:
             continue
         before = _learning_before(case, leaves)
         is_single = len({_module(names[leaf]) for leaf in leaves}) == 1
-        if not is_single and (
-            not case.training.holders.keys() >= set(leaves) or not _learns_behind(case, leaves)
-        ):
+        if not is_single and (not case.training.holders.keys() >= set(leaves) or not _learns_behind(case, leaves)):
             continue
         shapes = {leaf: case.query.tensors.shape(leaf) or () for leaf in leaves}
         matrices = [leaf for leaf, shape in shapes.items() if len(shape) >= _MATRIX]
@@ -354,9 +342,7 @@ def _module(name: str) -> str:
 
 def _is_all_frozen(around: str, frozen: set[str], learning: set[str]) -> bool:
     """Whether a module has more frozen layers than trained layers: then the trained layers are the exception."""
-    layers = [
-        {_module(name) for name in names if name.startswith(f"{around}.")} for names in (frozen, learning)
-    ]
+    layers = [{_module(name) for name in names if name.startswith(f"{around}.")} for names in (frozen, learning)]
     return len(layers[0]) > len(layers[1])
 
 

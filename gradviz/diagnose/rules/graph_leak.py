@@ -97,9 +97,7 @@ _NUMBERS = "keep .item() or .detach() of it: a number, or a tensor without a gra
 _NODES = 256  # the most nodes of a graph whose tensors are looked at
 
 
-@Rule(
-    "graph-leak", WARNING, "graphs that are kept alive from pass to pass", needs=(Need.PASSES, Need.DETAILS)
-)
+@Rule("graph-leak", WARNING, "graphs that are kept alive from pass to pass", needs=(Need.PASSES, Need.DETAILS))
 def graph_leak(case: Case) -> Iterator[Found]:
     chain = _longest_chain(case)
     if chain is not None:
@@ -149,9 +147,7 @@ def _without_graph(case: Case, event: int, node: int) -> str:
     detached = calling("detach")
     if isinstance(statement, ast.Assign):
         return f"{target} = {ast.unparse(detached)}"
-    is_scalar = all(
-        (case.trace.shape(tensor) or (None,))[0] == () for tensor in case.query.nodes.outputs(node)
-    )
+    is_scalar = all((case.trace.shape(tensor) or (None,))[0] == () for tensor in case.query.nodes.outputs(node))
     added = calling("item") if is_scalar else detached
     text = ast.unparse(ast.AugAssign(statement.target, statement.op, added))
     return f"{text}  # or {ast.unparse(detached)}" if is_scalar else text

@@ -56,9 +56,7 @@ def hook_changed_gradient(case: Case) -> Iterator[Found]:
     spoilt |= known & (table["in_pass"] == _pass_with_infinity(case)) & is_infinite
     groups: dict[tuple[int, int], list[int]] = {}
     for row in range(len(table)):
-        groups.setdefault((_hook_site(case, int(table["after"][row])), int(table["hook"][row])), []).append(
-            row
-        )
+        groups.setdefault((_hook_site(case, int(table["after"][row])), int(table["hook"][row])), []).append(row)
     for (site, hook), rows in groups.items():
         if not (wiped[rows].all() or spoilt[rows].any()):
             continue

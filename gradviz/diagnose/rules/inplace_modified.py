@@ -87,9 +87,7 @@ def _only_changes(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.Assign):
         return all(isinstance(target, ast.Subscript) for target in statement.targets)
     call = statement.value if isinstance(statement, ast.Expr) else None
-    writes = (
-        isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr.endswith("_")
-    )
+    writes = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr.endswith("_")
     return writes or isinstance(statement, ast.AugAssign)
 
 
@@ -157,8 +155,7 @@ def _round_of(case: Case, carried: int, number: int) -> Site | None:
         return None
     places = case.query.places
     rounds = {
-        (f.place.file, f.place.function)
-        for f in places.callers(case.site(case.query.passes.began(number).index))
+        (f.place.file, f.place.function) for f in places.callers(case.site(case.query.passes.began(number).index))
     }
     frames = places.callers(case.site(maker))
     return next((frame for frame in frames if (frame.place.file, frame.place.function) in rounds), None)
@@ -213,9 +210,7 @@ def _with_a_new_tensor(spot: Spot) -> list[Edit]:
     source, statement = spot.source, spot.statement
     if statement is None:
         return []
-    written = (
-        statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
-    )
+    written = statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
     if isinstance(written, ast.Subscript) and isinstance(written.value, ast.Name):
         name = written.value.id
         return [source.before(statement, f"{name} = {name}.clone()")]

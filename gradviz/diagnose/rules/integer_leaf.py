@@ -19,9 +19,7 @@ from collections.abc import Iterator
 from gradviz.diagnose.rule import ERROR, Case, Edit, Fix, Found, Rule, Spot
 from gradviz.query.source_trees import method_calls, statement_at
 
-_MESSAGE = re.compile(
-    "only Tensors of floating point (and complex )?dtype can require gradients", re.IGNORECASE
-)
+_MESSAGE = re.compile("only Tensors of floating point (and complex )?dtype can require gradients", re.IGNORECASE)
 
 
 @Rule("integer-leaf", ERROR, "a tensor of integers that is to require grad")

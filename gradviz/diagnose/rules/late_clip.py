@@ -91,11 +91,7 @@ def _without_gradients(case: Case) -> Iterator[Found]:
     for site, events in case.by_site(clipped.events).items():
         own = contained(clipped.events, events)
         often = len(events) >= _LEAST and len(case.trace.passes) > 0
-        if (
-            not counts[own].any()
-            and (often or _failed_at(case, site))
-            and not _came_before(case, int(events[0]))
-        ):
+        if not counts[own].any() and (often or _failed_at(case, site)) and not _came_before(case, int(events[0])):
             yield replace(_before(case, int(events[0]), ()), tensors=tuple(case.training.holders))
 
 

@@ -92,12 +92,7 @@ def _share_kept(case: Case, leaf: int, loads: np.ndarray) -> float | None:
     steps, memory = rows.steps[own], case.query.memory
     bounds = [int(steps.min(initial=0)) - 1, *loads.tolist()]
     counts = [int(((steps > start) & (steps < end)).sum()) for start, end in pairwise(bounds)]
-    if (
-        len(loads) < _ROUNDS
-        or len(distinct(rows.optimizers[own])) != 1
-        or not all(counts)
-        or steps[-1] > loads[-1]
-    ):
+    if len(loads) < _ROUNDS or len(distinct(rows.optimizers[own])) != 1 or not all(counts) or steps[-1] > loads[-1]:
         return None
     ends = [*(steps[np.searchsorted(steps, loads[:-1])] - 1).tolist(), case.trace.count - 1]
     shares = [

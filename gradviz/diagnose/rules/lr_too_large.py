@@ -130,9 +130,7 @@ def _one_step(case: Case, origin: Origin) -> Found:
             f"{message}: its learning rate is {rate}",
             "give the optimizer a rate that is a number",
         )
-    elif (
-        settings.get("eps") == 0 and origin.is_nan and value is not None and value.stats and value.stats.zeros
-    ):
+    elif settings.get("eps") == 0 and origin.is_nan and value is not None and value.stats and value.stats.zeros:
         message = f"{message}: eps is 0, and elements of the gradient are 0"
         cure = "leave out eps=0: the default keeps the step from 0 / 0"
     return Found(message, cure, (origin.event, origin.harm), tensors=(origin.tensor,), severity=ERROR)

@@ -76,9 +76,7 @@ def _of_leaves(case: Case) -> Iterator[Found]:
 def _returned_without_graph(case: Case) -> Iterator[Found]:
     """Gradients that autograd.grad returned without a graph and that become terms of a loss."""
     table = case.trace.table(Kind.PASS_BEGAN)
-    numbers = set(
-        table["number"][case.trace.named(table["how"], ("grad",)) & ~table["create_graph"]].tolist()
-    )
+    numbers = set(table["number"][case.trace.named(table["how"], ("grad",)) & ~table["create_graph"]].tolist())
     passes = [backward_pass for backward_pass in case.trace.passes if backward_pass.number in numbers]
     if not passes:
         return

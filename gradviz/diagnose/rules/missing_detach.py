@@ -111,9 +111,7 @@ def _calls_of(case: Case, link: Link, has_own_name: bool = False) -> int:
     return max(event for event in events if event < link.op)
 
 
-def _of_constant(
-    case: Case, tensor: int, op: int, leaves: tuple[int, ...], role: str, calls: int = 0
-) -> Found:
+def _of_constant(case: Case, tensor: int, op: int, leaves: tuple[int, ...], role: str, calls: int = 0) -> Found:
     name = case.query.places.expression(case.site(calls)) if calls else case.words.called(tensor)
     made = case.query.tensors.maker(tensor)
     constant = f"({name})" if " " in name else name

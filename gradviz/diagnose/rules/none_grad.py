@@ -48,9 +48,7 @@ def none_grad(case: Case) -> Iterator[Found]:
         if value.type != "NoneType" or not isinstance(origin, ast.Attribute) or origin.attr != "grad":
             continue
         written = ast.unparse(origin.value)
-        tensor = case.query.names.tensor_called(written, value.failure.event) or _of_loop(
-            case, value, written
-        )
+        tensor = case.query.names.tensor_called(written, value.failure.event) or _of_loop(case, value, written)
         found = _of_tensor(case, value, tensor, written) if tensor else _of_unknown(case, value, written)
         if found is not None:
             yield found
@@ -80,12 +78,7 @@ def _of_tensor(case: Case, value: WrongValue, tensor: int, name: str) -> Found |
             site=place_of_cut(case.query, absence.cut.index),
             tensors=(tensor,),
         )
-    if (
-        absence.why is Why.NOT_REQUIRED
-        and isinstance(made, OpRan)
-        and not made.grad_enabled
-        and case.trace.passes
-    ):
+    if absence.why is Why.NOT_REQUIRED and isinstance(made, OpRan) and not made.grad_enabled and case.trace.passes:
         return Found(
             f"{name} is a new tensor from here on, without requires_grad (grad mode is off); so {name}.grad is None at "
             f"line {line}",

@@ -37,12 +37,8 @@ from gradviz.query.ops import DIVIDING, LOGARITHMS, function_name
 from gradviz.tracefile.chosen import first_of
 from gradviz.words.numbers import brief
 
-_OF_ONE_NUMBER = (
-    LOGARITHMS | DIVIDING | {"exp", "expm1", "pow", "sqrt", "rsqrt", "reciprocal", "square", "mul"}
-)
-_CURE = (
-    "keep the input in the domain: .clamp(min=eps) before log or division, subtract the maximum before exp"
-)
+_OF_ONE_NUMBER = LOGARITHMS | DIVIDING | {"exp", "expm1", "pow", "sqrt", "rsqrt", "reciprocal", "square", "mul"}
+_CURE = "keep the input in the domain: .clamp(min=eps) before log or division, subtract the maximum before exp"
 
 
 @Rule(
@@ -197,7 +193,5 @@ def _harm(case: Case, origin: Origin) -> str:
 def _inputs(case: Case, origin: Origin) -> str:
     before = case.query.at(max(origin.event - 1, 0))
     took, _ = taken_and_given(case.query, case.query.at(origin.event))
-    inputs = [
-        f"{case.words.called(tensor)} = {brief(before.value(tensor))}" for tensor in dict.fromkeys(took)
-    ]
+    inputs = [f"{case.words.called(tensor)} = {brief(before.value(tensor))}" for tensor in dict.fromkeys(took)]
     return ", ".join(inputs) or "it has no inputs"

@@ -49,9 +49,7 @@ def nonscalar_backward(case: Case) -> Iterator[Found]:
         if shapes is None:
             message = f"backward() without a gradient needs a scalar root, and {root or 'this one'} has more elements"
             cure: Fix | str = Fix(
-                f"{root}.sum().backward()  # or .mean()"
-                if root
-                else "call .sum() or .mean() before backward()",
+                f"{root}.sum().backward()  # or .mean()" if root else "call .sum() or .mean() before backward()",
                 _reduced,
             )
         else:

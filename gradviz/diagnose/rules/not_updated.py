@@ -244,9 +244,7 @@ def _given(spot: Spot, parameters: str) -> list[Edit]:
 def _listed(case: Case, leaves: tuple[int, ...]) -> str:
     """The text that lists some leaves for an optimizer: `*net.head.parameters()` for the leaves of a whole module."""
     parts = case.query.modules.whole(leaves)
-    return ", ".join(
-        f"*{path}.parameters()" if path and len(own) > 1 else case.called(own) for path, own in parts
-    )
+    return ", ".join(f"*{path}.parameters()" if path and len(own) > 1 else case.called(own) for path, own in parts)
 
 
 def _added(spot: Spot) -> list[Edit]:
@@ -311,9 +309,7 @@ def _meant_for(case: Case, passes: np.ndarray) -> tuple[PassInfo, int | None]:
     stepped, firsts = case.training.stepped, [one.first for one in case.trace.passes]
     ends = [next((first for first in firsts if first > one.first), case.trace.count) for one in own]
     at = [int(np.searchsorted(stepped.events, one.first)) for one in own]
-    is_followed = [
-        row < len(stepped) and stepped.events[row] < end for row, end in zip(at, ends, strict=True)
-    ]
+    is_followed = [row < len(stepped) and stepped.events[row] < end for row, end in zip(at, ends, strict=True)]
     if not all(is_followed):
         return own[len(own) - 1 - is_followed[::-1].index(False)], None
     sites = stepped.sites[at]

@@ -89,9 +89,7 @@ def off_loss_path(case: Case) -> Iterator[Found]:
     yield from _replaced_terms(case, lines)
 
 
-def _missing(
-    case: Case, made: Site | None, event: int, leaves: tuple[int, ...], name: str, why: str
-) -> Found:
+def _missing(case: Case, made: Site | None, event: int, leaves: tuple[int, ...], name: str, why: str) -> Found:
     """The finding for a result that a line computes, by an event, and no root uses: at the line where it is missing."""
     site, backward_pass = missing_at(case.query, made, leaves[0])
     cure = f"use {name} in the loss, or do not compute it"
@@ -226,12 +224,7 @@ def _unread_terms(case: Case, found: Container[int]) -> Iterator[Found]:
         op = case.query.tensors.op(int(last[0]))
         result, requires_grad = op.outputs[0] if op.outputs else 0, case.query.tensors.requires_grad
         of_root = any(one in case.query.passes.roots for one in op.inputs if one)
-        if (
-            not result
-            or of_root
-            or case.query.tensors.shape(result) != ()
-            or not requires_grad(result, op.index)
-        ):
+        if not result or of_root or case.query.tensors.shape(result) != () or not requires_grad(result, op.index):
             continue
         leaves = tuple(leaf for leaf in leaves_of(case.query, result) if leaf in case.training.trained)
         if leaves:
@@ -328,12 +321,7 @@ def _penalty(case: Case, backward_pass: PassInfo) -> tuple[int, int]:
         for tensor in case.downstream.results(gradient, _MOST):
             event = case.query.tensors.maker(tensor)
             op = op_of(case.query, tensor)
-            if (
-                event is None
-                or op is None
-                or op.in_pass
-                or not case.query.tensors.requires_grad(tensor, event)
-            ):
+            if event is None or op is None or op.in_pass or not case.query.tensors.requires_grad(tensor, event):
                 continue
             is_new_value = op.op in SUMS and not case.training.trained.isdisjoint(op.inputs)
             if is_new_value or case.query.tensors.shape(tensor) == ():

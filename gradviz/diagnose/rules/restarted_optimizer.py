@@ -46,9 +46,7 @@ _LEAST = 3  # the fewest optimizers of one line
 def restarted_optimizer(case: Case) -> Iterator[Found]:
     held, stepped = case.trace.table(Kind.HOLDS), case.training.stepped
     _, firsts = np.unique(held["optimizer"], return_index=True)
-    firsts = firsts[
-        ~contained(held.sites[firsts], stepped.sites)
-    ]  # else it was made while nothing was watched
+    firsts = firsts[~contained(held.sites[firsts], stepped.sites)]  # else it was made while nothing was watched
     for events in case.by_site(held.events[np.sort(firsts)]).values():
         made = [held.object(event) for event in events.tolist()]
         steps = {one.optimizer: int((stepped["optimizer"] == one.optimizer).sum()) for one in made}

@@ -68,11 +68,7 @@ def _activations(case: Case) -> Iterator[Found]:
     rows = states.rows_of(results, events)
     sigmoid = np.array([names[code].startswith("sigmoid") for code in ops["op"][chosen].tolist()])
     mean, square = states.stats[rows, Stat.MEAN], states.stats[rows, Stat.RMS] ** 2
-    flat = (
-        (rows >= 0)
-        & (np.where(sigmoid, 4 * (mean - square), 1 - square) < _FLAT)
-        & (states.sizes(rows) >= _LEAST)
-    )
+    flat = (rows >= 0) & (np.where(sigmoid, 4 * (mean - square), 1 - square) < _FLAT) & (states.sizes(rows) >= _LEAST)
     scopes = case.query.scopes.last_entered(events)
     places: dict[int, dict[int, list[int]]] = {}
     for i, site in enumerate(ops.sites[chosen].tolist()):
@@ -90,9 +86,7 @@ def _activations(case: Case) -> Iterator[Found]:
             yield _found(case, site, saturated, events, flat)
 
 
-def _found(
-    case: Case, site: int, saturated: dict[int, list[int]], events: np.ndarray, flat: np.ndarray
-) -> Found:
+def _found(case: Case, site: int, saturated: dict[int, list[int]], events: np.ndarray, flat: np.ndarray) -> Found:
     """The finding for the calls of one line that are at their ends, by the scope before them."""
     calls = sorted(call for each in saturated.values() for call in each)
     ops = [case.query.tensors.op(int(events[each[0]])) for each in saturated.values()]
@@ -111,9 +105,7 @@ def _found(
         site=site,
         severity=NOTE if case.is_lesson else "",
         tensors=tuple(
-            dict.fromkeys(
-                t for op in ops for t in (op.outputs[0], *nodes.leaves_behind(nodes.of_op(op.index)))
-            )
+            dict.fromkeys(t for op in ops for t in (op.outputs[0], *nodes.leaves_behind(nodes.of_op(op.index))))
         ),
     )
 
@@ -159,9 +151,7 @@ def _cells(case: Case) -> Iterator[Found]:
                 _CURE,
                 (op.index,),
                 severity=NOTE if case.is_lesson else "",
-                tensors=tuple(
-                    dict.fromkeys(case.query.nodes.leaves_behind(case.query.nodes.of_op(op.index)))
-                ),
+                tensors=tuple(dict.fromkeys(case.query.nodes.leaves_behind(case.query.nodes.of_op(op.index)))),
             )
 
 

@@ -75,11 +75,7 @@ def _too_often(case: Case, calls: np.ndarray, steps: np.ndarray) -> Iterator[Fou
             Fix("scheduler.step()  # once after each optimizer.step()", _behind_the_step),
             (int(calls[0]), int(steps[0])),
         )
-    elif (
-        first.type == _PERIODIC
-        and _rises_again(case, calls)
-        and loops_around(case, case.site(int(calls[0]))) > 1
-    ):
+    elif first.type == _PERIODIC and _rises_again(case, calls) and loops_around(case, case.site(int(calls[0]))) > 1:
         yield Found(
             f"{first.type} is stepped {len(calls)} times, past the end of its schedule: the rate rises again",
             Fix(

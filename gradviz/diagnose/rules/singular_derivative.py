@@ -54,10 +54,7 @@ def singular_derivative(case: Case) -> Iterator[Found]:
     event, version = case.query.nodes.op(origin.node), version_of(case.trace)
     op = case.query.tensors.op(event) if event is not None else None
     cure = off_the_point(case, op) if op is not None else None
-    names = (
-        listed(dict.fromkeys(case.words.called(edge.tensor) for edge in made.edges if edge.tensor))
-        or "its input"
-    )
+    names = listed(dict.fromkeys(case.words.called(edge.tensor) for edge in made.edges if edge.tensor)) or "its input"
     bad = "NaN" if origin.is_nan else "infinite"
     points = points_of(case.query, op) if op is not None else ()
     why = f"the derivative of {what} is not finite at the value of {names}"

@@ -76,9 +76,7 @@ def _read_sums(case: Case) -> Iterator[Found]:
     between these passes: it reads sums."""
     lives, ledger = case.training.lives, case.query.of(Ledger)
     came = lives.whats == ACCUMULATED
-    is_aside = (
-        lives.before(lives.whats == STEPPED) + lives.after(lives.whats == STEPPED) == 0
-    ) & lives.ends_cleared
+    is_aside = (lives.before(lives.whats == STEPPED) + lives.after(lives.whats == STEPPED) == 0) & lives.ends_cleared
     pairs = np.flatnonzero(came[1:] & came[:-1] & (lives.windows[1:] == lives.windows[:-1]) & is_aside[1:])
     pairs = pairs[lives.numbers[pairs] != lives.numbers[pairs + 1]]
     if not len(pairs):

@@ -69,14 +69,10 @@ def stale(case: Case) -> list[Stale]:
     first = {backward_pass.number: backward_pass.first for backward_pass in case.trace.passes}
     ran: dict[int, list[int]] = {}
     inside = contained(received["node"], nodes)
-    for node, number in zip(
-        received["node"][inside].tolist(), received["in_pass"][inside].tolist(), strict=True
-    ):
+    for node, number in zip(received["node"][inside].tolist(), received["in_pass"][inside].tolist(), strict=True):
         ran.setdefault(node, []).append(number)
     found: dict[int, list[tuple[int, int, int, int]]] = {}
-    for node, event, leaf, step in zip(
-        nodes.tolist(), made.tolist(), leaves.tolist(), moved.tolist(), strict=True
-    ):
+    for node, event, leaf, step in zip(nodes.tolist(), made.tolist(), leaves.tolist(), moved.tolist(), strict=True):
         for number in ran.get(node, ()):
             if first.get(number, 0) > step:
                 found.setdefault(case.site(event), []).append((node, event, number, leaf))
@@ -88,9 +84,7 @@ def _line(case: Case, site: int, rows: list[tuple[int, int, int, int]]) -> Stale
     firsts = [one.first for one in case.trace.passes]
     rounds = distinct(np.searchsorted(firsts, [event for event, _ in nodes]))
     passes = tuple(sorted({number for *_, number, _ in rows}))
-    return Stale(
-        site, nodes[0][1], nodes[0][0], passes, tuple(sorted({leaf for *_, leaf in rows})), len(rounds) > 1
-    )
+    return Stale(site, nodes[0][1], nodes[0][0], passes, tuple(sorted({leaf for *_, leaf in rows})), len(rounds) > 1)
 
 
 def _next_steps(case: Case, leaves: np.ndarray, made: np.ndarray) -> np.ndarray:
@@ -235,9 +229,7 @@ def _of_failures(case: Case) -> Iterator[Found]:
         earlier = [
             other
             for other in case.trace.passes
-            if other.number < backward_pass.number
-            and other.site == backward_pass.site
-            and other.number in ran_in
+            if other.number < backward_pass.number and other.site == backward_pass.site and other.number in ran_in
         ]
         leaves = tuple(t for t in leaves_behind(case.query, [failure.node]) if t in case.training.trained)
         made = case.query.nodes.event(failure.node)

@@ -106,11 +106,7 @@ def _evaluated(name: str, trained: str) -> Edits:
 
     def edits(spot: Spot) -> list[Edit]:
         nodes = ast.walk(spot.statement) if spot.statement is not None else ()
-        held = [
-            node
-            for node in nodes
-            if isinstance(node, ast.Name | ast.Attribute) and spot.source.code(node) == name
-        ]
+        held = [node for node in nodes if isinstance(node, ast.Name | ast.Attribute) and spot.source.code(node) == name]
         return [spot.source.replaced(node, f"{'self.' * is_of_self}{trained}") for node in held[:1]]
 
     return edits
@@ -166,12 +162,7 @@ def _following_itself(case: Case) -> Iterator[Found]:
     by_line: dict[int, dict[int, int]] = {}  # the first event of each parameter
     for event, target, base, source in copies:
         made = int(states.events[states.first(source)])
-        if (
-            base == target
-            and target in followed
-            and target not in trained
-            and case.at(made) == case.at(event)
-        ):
+        if base == target and target in followed and target not in trained and case.at(made) == case.at(event):
             by_line.setdefault(case.site(event), {}).setdefault(target, event)
     for site, found in by_line.items():
         (leaf, event), *_ = found.items()

@@ -50,9 +50,7 @@ _CURE = "make the optimizer after the last change of the model: "
 def stale_optimizer(case: Case) -> Iterator[Found]:
     yield from _stepped_twice(case)
     stepped = case.training.stepped
-    made_as = {
-        leaf: getattr(case.query.tensors.made(leaf), "how", "") for leaf in case.query.of(Ledger).homeless
-    }
+    made_as = {leaf: getattr(case.query.tensors.made(leaf), "how", "") for leaf in case.query.of(Ledger).homeless}
     held_by = case.training.holders  # an optimizer that never steps, which is another fault
     leaves = [
         leaf
@@ -90,9 +88,7 @@ def _stepped_twice(case: Case) -> Iterator[Found]:
     lives, is_inside = case.training.lives, case.training.is_inside_step
     used, got = lives.whats == STEPPED, lives.before(lives.whats == ACCUMULATED) > 0
     again = used[1:] & used[:-1] & got[:-1] & (lives.windows[1:] == lives.windows[:-1])
-    again &= (lives.numbers[1:] != lives.numbers[:-1]) & (
-        np.minimum(lives.numbers[1:], lives.numbers[:-1]) > 0
-    )
+    again &= (lives.numbers[1:] != lives.numbers[:-1]) & (np.minimum(lives.numbers[1:], lives.numbers[:-1]) > 0)
     pairs: dict[tuple[int, ...], dict[int, set[int]]] = {}
     for row in np.flatnonzero(again).tolist():
         first, second = map(case.site, lives.events[row : row + 2].tolist())
@@ -203,9 +199,7 @@ def _idle_steps(case: Case, leaves: list[int]) -> np.ndarray:
         late = steps[steps > since]
         inside = contained(came["in_pass"], own)
         shares = any(optimizer in owners(one.number) and one.number not in own for one in case.trace.passes)
-        gives = (
-            contained(came["tensor"][inside], leaves).any() and not contained(came.events[inside], got).any()
-        )
+        gives = contained(came["tensor"][inside], leaves).any() and not contained(came.events[inside], got).any()
         if not len(got) or (got.max() < since and len(late) >= _LEAST):
             found.append(late if len(got) else steps)
         elif len(steps) >= _LEAST and gives and not shares:

@@ -73,9 +73,7 @@ def unregistered_parameter(case: Case) -> Iterator[Found]:
             f"{_outermost([around[site]])}, but "
             f"{'is' if len(leaves) == 1 else 'are'} not among its parameters(): no step changes "
             f"{'it' if len(leaves) == 1 else 'them'}",
-            Fix(
-                "use nn.ModuleList, nn.ModuleDict or nn.Parameter as an attribute of the module", _registered
-            ),
+            Fix("use nn.ModuleList, nn.ModuleDict or nn.Parameter as an attribute of the module", _registered),
             tuple(event for leaf in leaves[:4] if (event := case.query.tensors.maker(leaf)) is not None),
             site=site,
             tensors=tuple(leaves),
@@ -89,9 +87,7 @@ def _is_of_a_module(case: Case, leaf: int, made: TensorMade) -> bool:
     if made.how == PARAMETER or leaf in case.trace.parameters:
         return True
     making = [
-        caller
-        for caller in case.query.places.callers(made.site)
-        if "__init__" in caller.place.function.split(".")
+        caller for caller in case.query.places.callers(made.site) if "__init__" in caller.place.function.split(".")
     ]
     return any(not _is_of_a_plain_class(case, caller) for caller in making)
 

@@ -122,9 +122,7 @@ def _mean_of(case: Case, number: int) -> tuple[int, int, tuple[object, ...]]:
 def _is_micro_batching(case: Case, passes: list[PassInfo]) -> bool:
     """Whether passes belong to equal parts of a batch: they have the same structure, each root is a mean, and no two
     passes have the same root."""
-    if len({one.digest for one in passes}) != 1 or not all(
-        root_is_mean(case.query, one.number) for one in passes[:8]
-    ):
+    if len({one.digest for one in passes}) != 1 or not all(root_is_mean(case.query, one.number) for one in passes[:8]):
         return False
     roots = {case.query.passes.began(backward_pass.number).roots[0].node for backward_pass in passes}
     return len(roots) == len(passes)

@@ -50,8 +50,7 @@ def unused_parameter(case: Case) -> Iterator[Found]:
     unused = {
         lack.leaf: lack
         for lack in case.of(lacking)
-        if lack.lack is Lack.UNUSED
-        and not (lack.severity == NOTE and learns_in_another_model(case, lack.leaf))
+        if lack.lack is Lack.UNUSED and not (lack.severity == NOTE and learns_in_another_model(case, lack.leaf))
     }
     by_site: dict[int, list[int]] = {}
     modules, cut = case.query.modules, _cut_layers(case)

@@ -58,9 +58,7 @@ def unused_scheduler(case: Case) -> Iterator[Found]:
         yield Found(
             f"nothing calls {step}: {event.type} changes no rate in the {len(later)} steps of the "
             "optimizer after this line",
-            Fix(
-                f"{step}  # after each epoch, or after each batch, as its schedule counts", _in_the_loop(step)
-            ),
+            Fix(f"{step}  # after each epoch, or after each batch, as its schedule counts", _in_the_loop(step)),
             (event.index, int(later[0])),
             tensors=case.training.held_by(optimizer),
         )

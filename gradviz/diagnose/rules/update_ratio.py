@@ -95,9 +95,7 @@ def update_ratio(case: Case) -> Iterator[Found]:
     moving |= _adaptive_alone(case, stepped, tensors, at) & (before >= 0) & (was > 0)
     for row in np.flatnonzero(moving & np.isnan(most)).tolist():
         most[row] = _at_most(case, int(stepped.events[at[row]]), int(tensors[row]), np.nan)
-    small = (
-        moving & (most <= _SMALL * was) & (most > 0) & (was < _WIDE) & (states.of_forms(before, _is_wide) > 0)
-    )
+    small = moving & (most <= _SMALL * was) & (most > 0) & (was < _WIDE) & (states.of_forms(before, _is_wide) > 0)
     low = _found(case, tensors, moving, small)
     if low and not high:
         row = int(np.flatnonzero(small & contained(tensors, low))[0])
@@ -115,9 +113,7 @@ def _large_step(was: float, now: float, changed: float) -> str:
     """What one step did to a matrix: its size before, and that of the change (NaN: not known) or after."""
     if np.isnan(changed):
         return f"the root mean square goes from {number(was, 3)} to {number(now, 3)} in one step"
-    return (
-        f"the root mean square of a change is {number(changed, 3)}, of the weights before it {number(was, 3)}"
-    )
+    return f"the root mean square of a change is {number(changed, 3)}, of the weights before it {number(was, 3)}"
 
 
 def _adaptive_alone(case: Case, stepped: Table, tensors: np.ndarray, at: np.ndarray) -> np.ndarray:

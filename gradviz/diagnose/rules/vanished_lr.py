@@ -36,9 +36,7 @@ _SHARE, _LEAST = 0.2, 3
 _THOUSANDTH, _HALF = 1e-3, 0.5  # the two bounds for a rate that falls in each batch
 _FEW = 10  # a scheduler with more steps than these is to be stepped less often
 _MILDER = "a milder schedule here (gamma, step_size, T_max), or a lower bound (eta_min)"
-_LESS_OFTEN = (
-    "step the scheduler once in the unit it was made for (per epoch, not per batch), or use a lower bound"
-)
+_LESS_OFTEN = "step the scheduler once in the unit it was made for (per epoch, not per batch), or use a lower bound"
 _ZERO = "the learning rate is 0 in all steps: no step changes a parameter"
 _ABOVE_ZERO = "set a rate above 0 before this step: the lr of each group of the optimizer is 0 at all steps"
 
@@ -68,9 +66,7 @@ def vanished_lr(case: Case) -> Iterator[Found]:
         first = int(events[-last])
         by = _lowering(case, optimizer, first)
         making = _making(case, optimizer, by)
-        when = (
-            f"from step {len(rates) - last + 1} of {len(rates)} on" if last < len(rates) else "in all steps"
-        )
+        when = f"from step {len(rates) - last + 1} of {len(rates)} on" if last < len(rates) else "in all steps"
         if not rates.any():
             held = case.training.held_by(optimizer)
             yield Found(_ZERO, _ABOVE_ZERO, (by if by >= 0 else first, first), tensors=held)

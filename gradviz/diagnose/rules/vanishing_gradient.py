@@ -64,9 +64,7 @@ def vanishing_gradient(case: Case) -> Iterator[Found]:
     small = tensors[(counts > 0) & (counts >= _SHARE * of_all)]
     small = common(small, leaves[tiny & (passes == passes.min())])
     at_first = known & (passes == passes.min())
-    small = _not_cancelled(
-        case, small, dict(zip(leaves[at_first].tolist(), rms[at_first].tolist(), strict=True))
-    )
+    small = _not_cancelled(case, small, dict(zip(leaves[at_first].tolist(), rms[at_first].tolist(), strict=True)))
     first = int(passes[tiny & contained(leaves, small)].min(initial=numbers[-1] + 1))
     leaves_of, received = set(small.tolist()), _received(case, first)
     on_branches = [leaf for leaf in leaves_of if _begins_at_a_stream(case, leaf, leaves_of, received)]
@@ -161,9 +159,7 @@ def _joins(case: Case, leaf: int) -> list[int]:
         if not readers:
             return []
         joining = nodes.of_op(readers[0])
-        led_to = {
-            edge.node for node in joining for edge in nodes.edges(node) if nodes.made(edge.node) is not None
-        }
+        led_to = {edge.node for node in joining for edge in nodes.edges(node) if nodes.made(edge.node) is not None}
         if led_to - set(joining):
             return joining
         outputs = case.query.tensors.op(readers[0]).outputs

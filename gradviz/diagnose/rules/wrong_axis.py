@@ -50,9 +50,7 @@ from gradviz.sets import contained
 
 _OVER = SHARES | LOG_SHARES
 _SUMMING = MATRIX_PRODUCTS  # ops that sum over the last axis of their first input
-_SAME_PLACES = (
-    CONVERTING | DROPOUTS | MULTIPLYING | LOGARITHMS | NEGATING | CLAMPING | {"masked_fill", "contiguous"}
-)
+_SAME_PLACES = CONVERTING | DROPOUTS | MULTIPLYING | LOGARITHMS | NEGATING | CLAMPING | {"masked_fill", "contiguous"}
 _SHAPING = SELECTING | {"reshape", "view", "unsafe_view", "expand"}
 _FAR = 8  # ops between a softmax and its reader
 _DIM = re.compile(r"\bdim=(-?\d+)")

@@ -192,9 +192,7 @@ def _of_probabilities(case: Case, loss: str, source: OpRan) -> Fix | str:
         name = f"{module.name} ({module.type})"
         other = _LOG_MODULES[module.type]
         if wants_logarithms:
-            return Fix(
-                f"put torch.nn.{other} in the place of {name}", _module_in_place_of(module.type, other)
-            )
+            return Fix(f"put torch.nn.{other} in the place of {name}", _module_in_place_of(module.type, other))
         return Fix(f"leave out {name}: it is part of {loss}", _module_in_place_of(module.type, "Identity()"))
     value = _value(call)
     if call is None or value is None:
@@ -241,11 +239,7 @@ def _call(case: Case, site: int) -> ast.Call | None:
 
 def _is_called(call: ast.Call | None, module: str) -> bool:
     """Whether a call is the call of the module with this name: `self.softmax(x)`."""
-    return (
-        call is not None
-        and isinstance(call.func, ast.Attribute)
-        and call.func.attr == module.rpartition(".")[2]
-    )
+    return call is not None and isinstance(call.func, ast.Attribute) and call.func.attr == module.rpartition(".")[2]
 
 
 def _value(call: ast.Call | None) -> ast.expr | None:
@@ -267,9 +261,7 @@ def _in_logarithms(call: ast.Call, value: ast.expr, op: str) -> str:
     inside = ast.unparse(value)
     if op.rstrip("_").endswith(("sigmoid", "expit")):
         return f"torch.nn.functional.logsigmoid({inside})"
-    axes = [
-        given for given in (*call.args, *(keyword.value for keyword in call.keywords)) if given is not value
-    ]
+    axes = [given for given in (*call.args, *(keyword.value for keyword in call.keywords)) if given is not value]
     dim = ast.unparse(axes[0]) if axes else "-1"
     return f"{_owner(call, value)}.log_softmax({inside}, dim={dim})"
 

@@ -78,13 +78,7 @@ def _evaluated_in_training_mode(case: Case, roots: list[Visit]) -> Iterator[Foun
     trained -= {visit.name for visit in roots if visit.in_pass and visit.result in read}
     wrong: dict[int, list[Visit]] = {}
     for visit in roots:
-        if (
-            visit.training
-            and not visit.has_grad
-            and visit.name in trained
-            and visit.moody
-            and visit.is_evaluation
-        ):
+        if visit.training and not visit.has_grad and visit.name in trained and visit.moody and visit.is_evaluation:
             wrong.setdefault(visit.site, []).append(visit)
     for site, own in wrong.items():
         # the same input several times in a row samples its outputs
@@ -163,11 +157,7 @@ def _trained_in_evaluation_mode(case: Case, roots: list[Visit]) -> Iterator[Foun
     stepped = {case.model_of(leaf) for leaf in case.training.trained}
     for name, own in by_name.items():
         requires_grad = case.query.tensors.requires_grad
-        off = [
-            one
-            for one in own
-            if not one.training and any(requires_grad(p, one.event) for p in one.parameters)
-        ]
+        off = [one for one in own if not one.training and any(requires_grad(p, one.event) for p in one.parameters)]
         if not off or name not in stepped:
             continue
         before = [visit for visit in own if visit.training and visit.event < off[0].event]
@@ -184,11 +174,7 @@ def _trained_in_evaluation_mode(case: Case, roots: list[Visit]) -> Iterator[Foun
             ),
             (off[0].event,),
             site=off[0].site,
-            severity=""
-            if before
-            else WARNING
-            if "Drop" in off[0].kinds or _never_counted(case, off[0])
-            else NOTE,
+            severity="" if before else WARNING if "Drop" in off[0].kinds or _never_counted(case, off[0]) else NOTE,
         )
 
 
@@ -320,11 +306,7 @@ def _frozen_module(case: Case, weight: int, calls: list[OpRan]) -> ScopeEntered 
     """The outermost module around the calls of a batch norm that is frozen from the first of these calls on; None if
     the batch norm is not frozen for good, or if no pass runs between its calls."""
     frozen = [op for op in calls if not case.query.tensors.requires_grad(weight, op.index)]
-    if (
-        len(frozen) < _LEAST
-        or frozen != calls[-len(frozen) :]
-        or _changes_after(case, weight, frozen[0].index)
-    ):
+    if len(frozen) < _LEAST or frozen != calls[-len(frozen) :] or _changes_after(case, weight, frozen[0].index):
         return None
     first, last = frozen[0].index, frozen[-1].index
     if not any(first < backward_pass.first < last for backward_pass in case.trace.passes):
@@ -345,9 +327,5 @@ def _is_frozen_scope(case: Case, scope: ScopeEntered) -> bool:
     """Whether the call of a module with a name reads parameters, and none of them requires grad."""
     left = case.trace.table(Kind.SCOPE_LEFT)
     begun, ended = scope.index, left.events[left["scope"] == scope.scope].min(initial=case.trace.count)
-    own = [
-        leaf
-        for leaf in case.trace.parameters
-        if any(begun < op < ended for op in case.downstream.readers(leaf))
-    ]
+    own = [leaf for leaf in case.trace.parameters if any(begun < op < ended for op in case.downstream.readers(leaf))]
     return bool(scope.name and own) and not any(case.query.tensors.requires_grad(leaf, begun) for leaf in own)

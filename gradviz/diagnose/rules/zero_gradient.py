@@ -110,9 +110,7 @@ def zero_gradient(case: Case) -> Iterator[Found]:
         elif (defined := _defined(case, op, what)) is not None:
             why, cure = defined
         else:
-            told = (
-                "gives 0 for any gradient" if name in _FLAT else "turns the gradient that it receives into 0"
-            )
+            told = "gives 0 for any gradient" if name in _FLAT else "turns the gradient that it receives into 0"
             why, cure = f"{what} {told}", _cure(case, op, what)
         yield Found(
             f"the gradient of {case.called(block.leaves)} is 0{_always(case)}: {why}",

@@ -63,9 +63,7 @@ def _gradients(
         found = grad(roots, inputs, upstream, retain_graph=True, create_graph=create_graph, allow_unused=True)
     if strict and any(g is None for g in found):
         raise _independent("one of the inputs")
-    return tuple(
-        new_tensor(np.zeros_like(x.array)) if g is None else g for g, x in zip(found, inputs, strict=True)
-    )
+    return tuple(new_tensor(np.zeros_like(x.array)) if g is None else g for g, x in zip(found, inputs, strict=True))
 
 
 def _independent(what: str) -> Exception:
@@ -151,10 +149,7 @@ def _rows(out: Tensor, inputs: Sequence[Tensor], create_graph: bool, strict: boo
     shape = out.array.shape
     if not by_element:
         return [new_tensor(np.zeros((*shape, *x.array.shape), x.array.dtype)) for x in inputs]
-    return [
-        ops.reshape(ops.stack(column), *shape, *column[0].array.shape)
-        for column in zip(*by_element, strict=True)
-    ]
+    return [ops.reshape(ops.stack(column), *shape, *column[0].array.shape) for column in zip(*by_element, strict=True)]
 
 
 def _scalar(func: Callable, name: str) -> Callable:
@@ -163,9 +158,7 @@ def _scalar(func: Callable, name: str) -> Callable:
         if not isinstance(out, Tensor):
             raise RuntimeError(f"The function given to {name} should return a single Tensor")
         if out.array.size != 1:
-            raise RuntimeError(
-                f"The Tensor returned by the function given to {name} should contain a single element"
-            )
+            raise RuntimeError(f"The Tensor returned by the function given to {name} should contain a single element")
         return ops.reshape(out, ()) if out.array.ndim else out
 
     return call

@@ -75,9 +75,7 @@ def _check(
             raise NotImplementedError("gradviz's gradcheck takes real tensors only.")
     outputs = _outputs(func, inputs)
     if not outputs:
-        raise GradcheckError(
-            "gradcheck: the function has no floating-point output that could be differentiated."
-        )
+        raise GradcheckError("gradcheck: the function has no floating-point output that could be differentiated.")
     for i in positions:
         numerical = _differences(func, inputs, i, eps)
         for nr, out in enumerate(outputs):
@@ -120,9 +118,7 @@ def _by_backward(func: Callable, inputs: list[Any], i: int, nr: int, tolerance: 
         one = np.zeros(out.array.size, out.array.dtype)
         one[column] = 1
         vector = new_tensor(one.reshape(out.array.shape))
-        first, again = (
-            grad(out, inputs[i], vector, retain_graph=True, allow_unused=True)[0] for _ in range(2)
-        )
+        first, again = (grad(out, inputs[i], vector, retain_graph=True, allow_unused=True)[0] for _ in range(2))
         if first is None:
             continue
         if again is None or np.abs(first.array - again.array).max(initial=0) > tolerance:
@@ -168,8 +164,7 @@ def gradgradcheck(
     if grad_outputs is None:
         random = np.random.default_rng(0)
         upstream = [
-            new_tensor(random.normal(size=out.array.shape).astype(out.array.dtype), LEAF_EDGE)
-            for out in outputs
+            new_tensor(random.normal(size=out.array.shape).astype(out.array.dtype), LEAF_EDGE) for out in outputs
         ]
     else:
         upstream = _as_list(grad_outputs)

@@ -199,9 +199,7 @@ class finfo(_Limits):
 
     def _fill(self, kind: np.dtype) -> None:
         limits = np.finfo(kind)
-        self.eps, self.max, self.min, self.tiny = (
-            float(n) for n in (limits.eps, limits.max, limits.min, limits.tiny)
-        )
+        self.eps, self.max, self.min, self.tiny = (float(n) for n in (limits.eps, limits.max, limits.min, limits.tiny))
         self.smallest_normal, self.resolution = self.tiny, float(limits.resolution)
 
 

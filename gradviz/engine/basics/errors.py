@@ -28,9 +28,7 @@ def backward_twice(node_name: str) -> Exception:
         ".backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the "
         "graph a second time or if you need to access saved tensors after calling backward."
     )
-    return with_advice(
-        error, f"the node is {node_name}; give retain_graph=True to the first of the two calls."
-    )
+    return with_advice(error, f"the node is {node_name}; give retain_graph=True to the first of the two calls.")
 
 
 def after_freeing() -> Exception:
@@ -126,9 +124,7 @@ def inference_saved() -> Exception:
 
 def leaf_view_in_place() -> Exception:
     """The error of an in-place operation on a view of a leaf that requires grad."""
-    error = RuntimeError(
-        "a view of a leaf Variable that requires grad is being used in an in-place operation."
-    )
+    error = RuntimeError("a view of a leaf Variable that requires grad is being used in an in-place operation.")
     return with_advice(error, "wrap the update in `with no_grad():`, or compute a new tensor instead.")
 
 

@@ -48,9 +48,7 @@ def with_pytorchs_names(function: Callable) -> Callable:
         if kwargs:
             for theirs in known.keys() & kwargs.keys():
                 if known[theirs] in kwargs:
-                    raise TypeError(
-                        f"{function.__name__}() got {theirs!r} and {known[theirs]!r}, which are one"
-                    )
+                    raise TypeError(f"{function.__name__}() got {theirs!r} and {known[theirs]!r}, which are one")
                 kwargs[known[theirs]] = kwargs.pop(theirs)
         return function(*args, **kwargs)
 

@@ -34,9 +34,7 @@ class Lacking:
 
     def __get__(self, instance: object, owner: type) -> Any:
         message = f"{owner.__name__!r} object has no attribute {self.name!r} in gradviz"
-        raise AttributeError(
-            message + _advice(self.name, sorted(set(dir(owner)) - TENSOR_LACKS)), name=None, obj=None
-        )
+        raise AttributeError(message + _advice(self.name, sorted(set(dir(owner)) - TENSOR_LACKS)), name=None, obj=None)
 
 
 def _advice(name: str, names: Iterable[str]) -> str:

@@ -117,9 +117,7 @@ def check_cat(shapes: Sequence[Shape], dim: int) -> None:
             raise RuntimeError(f"zero-dimensional tensor (at position {position}) cannot be concatenated")
     for position, shape in enumerate(shapes):
         if len(shape) != len(first):
-            raise RuntimeError(
-                f"Tensors must have same number of dimensions: got {len(first)} and {len(shape)}"
-            )
+            raise RuntimeError(f"Tensors must have same number of dimensions: got {len(first)} and {len(shape)}")
         for i, (n, size) in enumerate(zip(first, shape, strict=True)):
             if i != dim and n != size:
                 raise RuntimeError(

@@ -195,9 +195,7 @@ def apply(op: Op, inputs: Sequence[Tensor], args: tuple = (), read: tuple[Tensor
     return outputs if op.outputs > 1 else outputs[0]
 
 
-def _apply_to_one(
-    op: Op, x: Tensor, args: tuple, read: tuple[Tensor, ...], listener: Listener | None
-) -> Tensor:
+def _apply_to_one(op: Op, x: Tensor, args: tuple, read: tuple[Tensor, ...], listener: Listener | None) -> Tensor:
     """`apply` for an op of one tensor with one output, while nothing is special but the listener, if there is one. It
     takes fewer steps."""
     array = op.forward(x.array, *args)
@@ -300,9 +298,7 @@ def make_node(
 
 def _saved_outputs(op: Op, outputs: Sequence[Tensor]) -> tuple[np.ndarray | None, ...]:
     """The outputs that a node saves: all of them, or only the indices of an op that gave (values, indices)."""
-    return tuple(
-        output.array if op.saves_all_outputs or nr == 1 else None for nr, output in enumerate(outputs)
-    )
+    return tuple(output.array if op.saves_all_outputs or nr == 1 else None for nr, output in enumerate(outputs))
 
 
 def _were_converted(inputs: Sequence[Tensor], out: np.ndarray) -> bool:

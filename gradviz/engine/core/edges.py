@@ -27,9 +27,7 @@ class GradientEdge(_Edge):
 def get_gradient_edge(tensor: Tensor) -> GradientEdge:
     """The edge that gradients of a tensor flow to. Raises RuntimeError where the tensor does not require grad."""
     if not tensor.requires_grad:
-        raise RuntimeError(
-            "It is not possible to get the gradient edge for a Tensor that does not require gradients"
-        )
+        raise RuntimeError("It is not possible to get the gradient edge for a Tensor that does not require gradients")
     edge: Any = gradient_edge(tensor)
     place = GradientEdge(edge_node(edge).as_shown(), edge_nr(edge))  # type: ignore[union-attr]
     if state.listener is not None:

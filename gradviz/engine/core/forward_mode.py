@@ -208,9 +208,7 @@ def _linear(op: Op, values: Any, args: tuple, tangents: Sequence[Any]) -> Any:
     return op.forward(filled, *args) if op.variadic else op.forward(*filled, *args)
 
 
-def _transposed(
-    op: Op, values: Any, outputs: Any, args: tuple, tangents: Sequence[Any], recorded: bool
-) -> Any:
+def _transposed(op: Op, values: Any, outputs: Any, args: tuple, tangents: Sequence[Any], recorded: bool) -> Any:
     """The transpose of the rule, applied to the tangents: the derivative of Σ rule(g) · tangent in the cotangent g."""
     as_tensors = [value if recorded else new_tensor(value) for value in values]
     made = [output if recorded else new_tensor(output) for output in outputs]
@@ -218,9 +216,7 @@ def _transposed(
     slots = [new_tensor(np.zeros_like(output.array), LEAF_EDGE) for output in made]
     cotangents = [slot for slot, has in zip(slots, smooth, strict=True) if has]
     upstream: Any = (
-        slots[0]
-        if op.outputs == 1
-        else tuple(s if has else None for s, has in zip(slots, smooth, strict=True))
+        slots[0] if op.outputs == 1 else tuple(s if has else None for s, has in zip(slots, smooth, strict=True))
     )
     with enable_grad():
         parts, weights = [], []
@@ -235,9 +231,7 @@ def _transposed(
         found = iter(grad(parts, cotangents, weights, create_graph=recorded, allow_unused=True))
     results = [next(found) if has else None for has in smooth]
     zeros = [np.zeros_like(output.array) for output in made]
-    filled = [
-        zero if r is None else r if recorded else r.array for r, zero in zip(results, zeros, strict=True)
-    ]
+    filled = [zero if r is None else r if recorded else r.array for r, zero in zip(results, zeros, strict=True)]
     return filled if op.outputs > 1 else filled[0]
 
 

@@ -111,9 +111,7 @@ class Function:
         if all(tangent is None for tangent in tangents):
             return
         results = cls.jvp(node.as_shown(), *tangents)
-        for output, tangent in zip(
-            outputs, results if isinstance(results, tuple) else (results,), strict=True
-        ):
+        for output, tangent in zip(outputs, results if isinstance(results, tuple) else (results,), strict=True):
             if tangent is not None:
                 set_tangent(output, tangent, cls.__name__)
                 keep_tangent(output)
@@ -185,6 +183,4 @@ class _Once(Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        raise RuntimeError(
-            "trying to differentiate twice a function that was marked with @once_differentiable"
-        )
+        raise RuntimeError("trying to differentiate twice a function that was marked with @once_differentiable")

@@ -60,9 +60,7 @@ class FunctionNode(Node):
 
     def _unpack(self, tensor: Any, counter: Any, version: int) -> Tensor | None:
         if counter is not None and counter.n != version:
-            maker, array = (
-                (node_of(tensor), tensor.array) if isinstance(tensor, Tensor) else (self, tensor[1])
-            )
+            maker, array = (node_of(tensor), tensor.array) if isinstance(tensor, Tensor) else (self, tensor[1])
             raise errors.mutated_since_saved(self, maker, array, version, counter.n)
         if isinstance(tensor, Packed):
             return tensor.unpacked(self)

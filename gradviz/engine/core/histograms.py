@@ -31,9 +31,7 @@ def tell_histograms(listener: Any, in_pass: int, leaves: Sequence[Tensor]) -> No
 def tell_last(numbers: Iterable[int]) -> None:
     """Count, a last time, those of the leaves with these numbers that live."""
     listener = state.listener
-    living = [
-        (number, leaf) for number in sorted(numbers) if (leaf := state.counted.living.get(number)) is not None
-    ]
+    living = [(number, leaf) for number in sorted(numbers) if (leaf := state.counted.living.get(number)) is not None]
     if listener is not None and living:
         listener.leaves_counted_last(listener.passes_begun, [*_of_leaves(living)])
 
@@ -52,9 +50,7 @@ def follow(module: Any, parameters: Collection[int]) -> None:
 
 def _of_leaves(leaves: Sequence[tuple[int, Tensor]]) -> Iterator[LeafHistogram]:
     """The histograms of leaves, each with its number, and of their gradients."""
-    gradients = [
-        (number, grad.array) for number, leaf in leaves if (grad := tensor_rare(leaf).grad) is not None
-    ]
+    gradients = [(number, grad.array) for number, leaf in leaves if (grad := tensor_rare(leaf).grad) is not None]
     yield from _histograms("parameter", [(number, leaf.array) for number, leaf in leaves])
     yield from _histograms("gradient", gradients)
 

@@ -76,9 +76,7 @@ def _change(
     if before is None:
         raise RuntimeError("can't replace a None gradient with a non-None value")
     if after.array.shape != (before.array if isinstance(before, Tensor) else before).shape:
-        raise RuntimeError(
-            f"hook '{hook_name(hook)}' has changed the size of value. It returned {list(after.shape)}."
-        )
+        raise RuntimeError(f"hook '{hook_name(hook)}' has changed the size of value. It returned {list(after.shape)}.")
     if run.listener is not None:
         old, new = numbers[nr], number_of(after)
         numbers[nr] = new

@@ -181,9 +181,7 @@ def reduced(gradient: Any, spec: tuple) -> Any:
 
 def is_complex(g: Any) -> bool:
     """Whether upstream gradients, arrays or Tensors, one or several, are complex."""
-    arrays: list[Any] = [
-        getattr(part, "array", part) for part in (g if isinstance(g, (tuple, list)) else (g,))
-    ]
+    arrays: list[Any] = [getattr(part, "array", part) for part in (g if isinstance(g, (tuple, list)) else (g,))]
     return any(array is not None and array.dtype.kind == "c" for array in arrays)
 
 
@@ -203,8 +201,7 @@ def out_tensor(node: Any, saved: Any) -> Any:
     """The saved output as a Tensor, whose grad_fn is the node. Of several outputs: a tuple of Tensors."""
     if isinstance(saved, tuple):
         return tuple(
-            new_tensor(array, Output(node, nr) if array.dtype.kind in "fc" else None)
-            for nr, array in enumerate(saved)
+            new_tensor(array, Output(node, nr) if array.dtype.kind in "fc" else None) for nr, array in enumerate(saved)
         )
     out = new_tensor(saved, node)
     if state.forward_mode is not None:

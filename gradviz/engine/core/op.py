@@ -69,9 +69,7 @@ class Op:
         self.need = needs_by_name(self.inputs, self.args, self.variadic)
         for name, derivative in self.derivatives.items():
             if unknown := set(derivative.parameters) - set(self.need):
-                raise TypeError(
-                    f"{self.name}: the rule for {name} needs {', '.join(unknown)}, which the op has not"
-                )
+                raise TypeError(f"{self.name}: the rule for {name} needs {', '.join(unknown)}, which the op has not")
         needed = {need for derivative in self.derivatives.values() for need in self.needs_of(derivative)}
         kinds = {type(need) for need in needed}
         self.saves_all_outputs = Output in kinds

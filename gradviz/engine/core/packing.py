@@ -31,9 +31,7 @@ class Packed:
 
     __slots__ = ("edge", "nr", "thing", "unpack_hook")
 
-    def __init__(
-        self, tensor: Tensor, hooks: Hooks, nr: int | None = None, shown: Tensor | None = None
-    ) -> None:
+    def __init__(self, tensor: Tensor, hooks: Hooks, nr: int | None = None, shown: Tensor | None = None) -> None:
         pack_hook, self.unpack_hook = hooks
         version = tensor._writes
         with no_grad():

@@ -157,9 +157,7 @@ def heard_by(listener: Listener) -> Iterator[None]:
     finally:
         for tensor, number in reversed(numbered):
             _give_back(tensor, number)
-        state.listener, state.first_number, state.living, state.nameless, state.renumbered, state.counted = (
-            before
-        )
+        state.listener, state.first_number, state.living, state.nameless, state.renumbered, state.counted = before
         note_special("listener", state.listener is not None)
 
 

@@ -50,9 +50,7 @@ def note_dependence(inputs: Sequence[Any], outputs: Sequence[Tensor]) -> None:
 
 def constants_text(inputs: Sequence[Any]) -> str:
     """The constants among an op's operands, as text."""
-    return ", ".join(
-        str(tensor.array[()]) for tensor in inputs if isinstance(tensor, Tensor) and heard_of(tensor) == 0
-    )
+    return ", ".join(str(tensor.array[()]) for tensor in inputs if isinstance(tensor, Tensor) and heard_of(tensor) == 0)
 
 
 def tell_plain(listener: Listener, op: Op, inputs: Sequence[Tensor], out: Tensor) -> None:
@@ -110,9 +108,7 @@ def tell_binary(listener: Listener, op: Op, x: Tensor, y: Tensor, out: Tensor, n
     )  # fmt: skip
 
 
-def tell_made(
-    listener: Listener, op: Op, inputs: Sequence[Tensor], out: Tensor, args: tuple, node: Any
-) -> None:
+def tell_made(listener: Listener, op: Op, inputs: Sequence[Tensor], out: Tensor, args: tuple, node: Any) -> None:
     """Tell of any op of one output that ran and made `node`."""
     try:
         numbers = [tensor._number for tensor in inputs]

@@ -126,8 +126,7 @@ class InPlace:
         return [
             tensor
             for tensor in (base, *views_of(base))
-            if getattr(tensor, "_number", 0) >= max(state.first_number, 1)
-            and not any(tensor is one for one in told)
+            if getattr(tensor, "_number", 0) >= max(state.first_number, 1) and not any(tensor is one for one in told)
         ]
 
     def _of_x(self, told: Told) -> Told:

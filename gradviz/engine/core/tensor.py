@@ -371,9 +371,7 @@ class Tensor(_Attached):
     def numpy(self) -> np.ndarray:
         """The memory as an array. Raises RuntimeError where the tensor requires grad."""
         if self.requires_grad:
-            raise RuntimeError(
-                "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
-            )
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
         self._tell_read("numpy")
         return self.array
 
@@ -397,9 +395,7 @@ class Tensor(_Attached):
         return id(self)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError(
-            "gradviz does not pickle tensors; keep their arrays: np.savez(file, t=t.detach().numpy())"
-        )
+        raise TypeError("gradviz does not pickle tensors; keep their arrays: np.savez(file, t=t.detach().numpy())")
 
     def __deepcopy__(self, memo: dict) -> Tensor:
         if not self.is_leaf:

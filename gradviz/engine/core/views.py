@@ -29,9 +29,7 @@ ONE_OF_SEVERAL = (
     "This view is the output of a function that returns multiple views. Such functions do not allow the output views "
     "to be modified inplace. You should replace the inplace operation by an out-of-place one."
 )
-PART_OF_COMPLEX = (
-    "gradviz does not differentiate writes to the parts of complex numbers: compute a new tensor instead."
-)
+PART_OF_COMPLEX = "gradviz does not differentiate writes to the parts of complex numbers: compute a new tensor instead."
 MADE_IN_FUNCTION = (
     "This view was created inside a custom Function (or because an input was returned as-is) and the autograd logic "
     "to handle view+inplace would override the custom backward associated with the custom Function, leading to "
@@ -59,9 +57,7 @@ def share_memory(op: Op, source: Tensor, view: Tensor) -> None:
         rare.view_kind = ONE_OF_SEVERAL
     elif of_source.view_kind:
         rare.view_kind = of_source.view_kind
-    if (
-        base._edge is not LEAF_EDGE or state.listener is not None
-    ):  # who hears of a write to a leaf hears of its views
+    if base._edge is not LEAF_EDGE or state.listener is not None:  # who hears of a write to a leaf hears of its views
         remember(base, view)
 
 
@@ -133,9 +129,7 @@ def _maker(view: Tensor) -> str:
         return tensor_rare(view).maker
     edge: Any = view._edge
     nr, node = (edge.nr, edge.node) if hasattr(edge, "nr") else (0, edge)
-    return (
-        "" if node is None or node is LEAF_EDGE else f"Output {nr} of {node.label.partition('Backward')[0]}"
-    )
+    return "" if node is None or node is LEAF_EDGE else f"Output {nr} of {node.label.partition('Backward')[0]}"
 
 
 class SpoiledView(Tensor):

@@ -79,9 +79,7 @@ class WatchedPass:
                 self._flow()
         except Exception as error:
             if listener is not None:
-                listener.error(
-                    error.__traceback__, type(error).__name__, str(error), self.current, self.number
-                )
+                listener.error(error.__traceback__, type(error).__name__, str(error), self.current, self.number)
             raise
         finally:
             state.modes.running = outer
@@ -244,9 +242,7 @@ class WatchedPass:
             node, gradient, number = following, first, n
             self.current = node.number
 
-    def _tell_two(
-        self, node: Any, gradient: Any, number: int, fresh: Any, result: Sequence[Any]
-    ) -> tuple[int, int]:
+    def _tell_two(self, node: Any, gradient: Any, number: int, fresh: Any, result: Sequence[Any]) -> tuple[int, int]:
         """Tell that a node with gradients for two inputs ran. Returns the numbers of these gradients."""
         first, second = result
         n = 0 if first is None else number if first is gradient else next_tensor_number()
@@ -303,9 +299,7 @@ class WatchedPass:
         if node.rare is not None and not runs:
             run_tensor_hooks(self, node, gradients, numbers)
         for tensor, edge in zip(self.wanted, self.wanted_edges, strict=True):
-            if (
-                edge_node(edge) is node
-            ):  # as in PyTorch before the hooks, if the node runs, and else after them
+            if edge_node(edge) is node:  # as in PyTorch before the hooks, if the node runs, and else after them
                 self._capture(tensor, edge, gradients[edge_nr(edge)], numbers[edge_nr(edge)])
         n_edges = len(node.edges)
         if not runs:
@@ -373,9 +367,7 @@ class WatchedPass:
             self._tell_received(node, box, numbers)
         if asked and self.how == "grad":
             self._capture(leaf, node, box[0], numbers[0])
-        if (
-            not runs or leaf._edge is None
-        ):  # None: it required grad when the graph was made, but not any longer
+        if not runs or leaf._edge is None:  # None: it required grad when the graph was made, but not any longer
             return
         upstream = list(box) if node.rare is not None and node.rare.posthooks else None
         try:
@@ -429,9 +421,7 @@ class WatchedPass:
             fresh = self._number_fresh(gradients, numbers, ())
             self.listener.received(node.number, node.label, self.number, numbers, fresh)
 
-    def _tell_produced(
-        self, node: Node, gradients: Sequence[Any], numbers: list[int], known: Sequence[int]
-    ) -> None:
+    def _tell_produced(self, node: Node, gradients: Sequence[Any], numbers: list[int], known: Sequence[int]) -> None:
         if self.listener is not None:
             fresh = self._number_fresh(gradients, numbers, known)
             flows: list[int] = []

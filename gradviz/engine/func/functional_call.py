@@ -25,9 +25,7 @@ def functional_call(
     slots = {name: slot for kind in ("_parameters", "_buffers") for name, slot in _slots_of(module, kind)}
     if strict and given.keys() != slots.keys():
         missing, extra = sorted(slots.keys() - given.keys()), sorted(given.keys() - slots.keys())
-        raise RuntimeError(
-            f"functional_call: missing {missing or 'none'}, not the module's {extra or 'none'}"
-        )
+        raise RuntimeError(f"functional_call: missing {missing or 'none'}, not the module's {extra or 'none'}")
     for name in given.keys() - slots.keys():
         raise AttributeError(f"{type(module).__name__} has no parameter or buffer {name!r}")
     held = {name: owner[key] for name, (owner, key) in slots.items()}

@@ -93,9 +93,7 @@ def _split(result: Any, has_aux: bool, name: str) -> tuple[Any, Any]:
     if not has_aux:
         return result, None
     if not (isinstance(result, tuple) and len(result) == 2):
-        raise RuntimeError(
-            f"{name}: output of function f should be a tuple: (output, aux) if has_aux is True"
-        )
+        raise RuntimeError(f"{name}: output of function f should be a tuple: (output, aux) if has_aux is True")
     return result
 
 
@@ -106,9 +104,7 @@ def _gradients(outputs: Sequence[Tensor], inputs: Sequence[Tensor], vectors: Seq
     if pairs:
         roots, upstream = zip(*pairs, strict=True)
         found = backward.grad(roots, inputs, upstream, create_graph=True, allow_unused=True)
-    return [
-        new_tensor(np.zeros_like(x.array)) if g is None else g for g, x in zip(found, inputs, strict=True)
-    ]
+    return [new_tensor(np.zeros_like(x.array)) if g is None else g for g, x in zip(found, inputs, strict=True)]
 
 
 def _evaluated(
@@ -132,11 +128,7 @@ def grad_and_value(func: Callable, argnums: Argnums = 0, has_aux: bool = False) 
             chosen, value, aux = _evaluated("grad", func, argnums, args, kwargs, has_aux)
             inputs = leaves(chosen)
             if not isinstance(value, Tensor) or value.array.size != 1 or value.array.ndim:
-                shown = (
-                    f"tensor with {value.array.ndim} dims"
-                    if isinstance(value, Tensor)
-                    else type(value).__name__
-                )
+                shown = f"tensor with {value.array.ndim} dims" if isinstance(value, Tensor) else type(value).__name__
                 raise RuntimeError(
                     "grad_and_value(f)(*args): Expected f(*args) to return a scalar Tensor, got "
                     + shown
@@ -196,9 +188,7 @@ def jvp(func: Callable, primals: tuple, tangents: tuple, *, has_aux: bool = Fals
         duals = rebuilt(primals, [make_dual(primal, tangent) for primal, tangent in pushed])
         value, aux = _split(func(*duals), has_aux, "jvp")
         pairs = [unpack_dual(out) for out in leaves(value)]
-    made = [
-        new_tensor(np.zeros_like(out.primal.array)) if out.tangent is None else out.tangent for out in pairs
-    ]
+    made = [new_tensor(np.zeros_like(out.primal.array)) if out.tangent is None else out.tangent for out in pairs]
     tangent = rebuilt(value, made)
     return (value, tangent, aux) if has_aux else (value, tangent)
 
@@ -230,10 +220,7 @@ def _jacobian(out: Tensor, inputs: Sequence[Tensor]) -> list[Tensor]:
         return [new_tensor(np.zeros((*out.array.shape, *x.array.shape), x.array.dtype)) for x in inputs]
     by_element = [_gradients([out], inputs, [one]) for one in _unit_tensors(out)]
     shape = out.array.shape
-    return [
-        ops.reshape(ops.stack(column), *shape, *column[0].array.shape)
-        for column in zip(*by_element, strict=True)
-    ]
+    return [ops.reshape(ops.stack(column), *shape, *column[0].array.shape) for column in zip(*by_element, strict=True)]
 
 
 def _unit_tensors(x: Tensor) -> list[Tensor]:

@@ -115,13 +115,9 @@ def _stacked(results: list[Any], out_dims: Any, name: str) -> Any:
     """The results as one result: tensors are stacked along their dimension. Where that is None, the first stands for
     all."""
     if not results:
-        raise ValueError(
-            f"vmap({name}, ...): a batch without elements says nothing of what the results are like"
-        )
+        raise ValueError(f"vmap({name}, ...): a batch without elements says nothing of what the results are like")
     said = f"vmap({name}, ..., out_dims={out_dims})(<inputs>)"
-    dims = _spread(
-        out_dims, results[0], f"{said}: out_dims is not compatible with the structure of `outputs`"
-    )
+    dims = _spread(out_dims, results[0], f"{said}: out_dims is not compatible with the structure of `outputs`")
     columns = zip(*(leaves(result) for result in results), strict=True)
     stacked = []
     for dim, column in zip(dims, columns, strict=True):

@@ -95,9 +95,7 @@ class MultiheadAttention(Module):
         if is_causal and attn_mask is None:
             raise RuntimeError("Need attn_mask if specifying the is_causal hint.")
         if query.array.ndim not in (2, 3):
-            raise AssertionError(
-                f"query should be unbatched 2D or batched 3D tensor but received {query.array.ndim}-D"
-            )
+            raise AssertionError(f"query should be unbatched 2D or batched 3D tensor but received {query.array.ndim}-D")
         batched = query.array.ndim == 3
         if not batched:
             query, key, value = (ops.unsqueeze(x, 1) for x in (query, key, value))

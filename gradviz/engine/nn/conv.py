@@ -59,9 +59,7 @@ class _Conv(Module):
         init.default_(self.weight, self.bias)
 
     def extra_repr(self) -> str:
-        text = (
-            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
-        )
+        text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
         if self.padding != (0,) * self.n:
             text += f", padding={self.padding}"
         if self.dilation != (1,) * self.n:
@@ -83,10 +81,7 @@ class _Conv(Module):
         """The widths of the border in the order of `pad`, the last dimension first."""
         if not isinstance(self.padding, str):
             return [p for p in reversed(self.padding) for _ in (0, 1)]
-        totals = [
-            d * (k - 1) * (self.padding == "same")
-            for d, k in zip(self.dilation, self.kernel_size, strict=True)
-        ]
+        totals = [d * (k - 1) * (self.padding == "same") for d, k in zip(self.dilation, self.kernel_size, strict=True)]
         return [width for total in reversed(totals) for width in (total // 2, total - total // 2)]
 
 
@@ -162,16 +157,12 @@ class _ConvTranspose(Module):
         more = tuple(w - n for w, n in zip(wanted, least, strict=True))
         if any(not 0 <= m < s for m, s in zip(more, self.stride, strict=True)):
             most = [n + s - 1 for n, s in zip(least, self.stride, strict=True)]
-            raise ValueError(
-                f"requested an output size of {wanted}, but valid sizes range from {least} to {most}"
-            )
+            raise ValueError(f"requested an output size of {wanted}, but valid sizes range from {least} to {most}")
         return more
 
     def extra_repr(self) -> str:
         none = (0,) * self.n
-        text = (
-            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
-        )
+        text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
         text += f", padding={self.padding}" * (self.padding != none)
         text += f", dilation={self.dilation}" * (self.dilation != (1,) * self.n)
         text += f", output_padding={self.output_padding}" * (self.output_padding != none)
@@ -208,10 +199,7 @@ class Unfold(Module):
         return F.unfold(input, self.kernel_size, self.dilation, self.padding, self.stride)
 
     def extra_repr(self) -> str:
-        return (
-            f"kernel_size={self.kernel_size}, dilation={self.dilation}, padding={self.padding}, "
-            f"stride={self.stride}"
-        )
+        return f"kernel_size={self.kernel_size}, dilation={self.dilation}, padding={self.padding}, stride={self.stride}"
 
 
 class Fold(Unfold):

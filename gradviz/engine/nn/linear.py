@@ -101,9 +101,7 @@ class Unflatten(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         dim = ops.checked_dim(self.dim, input.array.ndim)
-        return ops.reshape(
-            input, *input.array.shape[:dim], *self.unflattened_size, *input.array.shape[dim + 1 :]
-        )
+        return ops.reshape(input, *input.array.shape[:dim], *self.unflattened_size, *input.array.shape[dim + 1 :])
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, unflattened_size={self.unflattened_size}"
@@ -154,9 +152,7 @@ class EmbeddingBag(_Table):
         self.mode, self.include_last_offset = mode, include_last_offset
         self._make(num_embeddings, embedding_dim, padding_idx, dtype)
 
-    def forward(
-        self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
         return F.embedding_bag(
             input, self.weight, offsets, mode=self.mode, per_sample_weights=per_sample_weights,
             include_last_offset=self.include_last_offset, padding_idx=self.padding_idx,
@@ -188,9 +184,7 @@ class Embedding(_Table):
         self._make(num_embeddings, embedding_dim, padding_idx, dtype)
 
     @classmethod
-    def from_pretrained(
-        cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None
-    ) -> Embedding:
+    def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None) -> Embedding:
         """A table with given rows. They are trained unless `freeze` is set."""
         module = cls(embeddings.array.shape[0], embeddings.array.shape[1], padding_idx)
         module.weight = Parameter(embeddings, requires_grad=not freeze)

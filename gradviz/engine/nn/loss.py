@@ -102,9 +102,7 @@ class KLDivLoss(_Loss):
 class NLLLoss(_WeightedLoss):
     """Minus the log-probability of the target class."""
 
-    def __init__(
-        self, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean"
-    ) -> None:
+    def __init__(self, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean") -> None:
         super().__init__(weight, reduction)
         self.ignore_index = ignore_index
 
@@ -159,9 +157,7 @@ class BCEWithLogitsLoss(_WeightedLoss):
 class PoissonNLLLoss(_Loss):
     """Minus the log-likelihood of counts, given a rate or its logarithm."""
 
-    def __init__(
-        self, log_input: bool = True, full: bool = False, eps: float = 1e-8, reduction: str = "mean"
-    ) -> None:
+    def __init__(self, log_input: bool = True, full: bool = False, eps: float = 1e-8, reduction: str = "mean") -> None:
         super().__init__(reduction)
         self.log_input, self.full, self.eps = log_input, full, eps
 
@@ -193,9 +189,7 @@ class MultiLabelSoftMarginLoss(_WeightedLoss):
 class MultiMarginLoss(_WeightedLoss):
     """max(0, margin − x[y] + x[i])^p over the classes i other than y."""
 
-    def __init__(
-        self, p: int = 1, margin: float = 1.0, weight: Tensor | None = None, reduction: str = "mean"
-    ) -> None:
+    def __init__(self, p: int = 1, margin: float = 1.0, weight: Tensor | None = None, reduction: str = "mean") -> None:
         super().__init__(weight, reduction)
         self.p, self.margin = p, margin
 

@@ -42,9 +42,7 @@ class Module(Tree, StateDict):
     _forward_hooks: dict[int, tuple[Callable, bool]]  # and whether it gets the keyword arguments
     _forward_pre_hooks: dict[int, tuple[Callable, bool]]
     _backward_hooks: dict[int, Callable]
-    _scope: tuple[
-        tuple[int, int], str
-    ]  # the name that the listener knows; of whom (a copy has its own), and which one
+    _scope: tuple[tuple[int, int], str]  # the name that the listener knows; of whom (a copy has its own), and which one
 
     def __init__(self) -> None:
         for name in _DICTS:
@@ -66,9 +64,7 @@ class Module(Tree, StateDict):
         own = self.__dict__
         if isinstance(value, (Parameter, Module, Buffer)) and "_parameters" not in own:
             kind = "module" if isinstance(value, Module) else type(value).__name__.lower()
-            raise AttributeError(
-                f"cannot assign {kind} before Module.__init__() call. Call super().__init__() first."
-            )
+            raise AttributeError(f"cannot assign {kind} before Module.__init__() call. Call super().__init__() first.")
         if isinstance(value, Parameter):
             self._forget(name)
             self.register_parameter(name, value)
@@ -187,9 +183,7 @@ class Module(Tree, StateDict):
     def _convert(self, kind: Any) -> Module:
         wanted = to_numpy(kind)
         if wanted.kind not in "fc":
-            raise TypeError(
-                f"nn.Module.to only accepts floating point or complex dtypes, but got {dtype(wanted)}"
-            )
+            raise TypeError(f"nn.Module.to only accepts floating point or complex dtypes, but got {dtype(wanted)}")
         for tensor in (*self.parameters(), *self.buffers()):
             if tensor.array.dtype.kind in "fc" and tensor.array.dtype != wanted:
                 tensor.data = Tensor.to(tensor.detach(), wanted)  # type: ignore[attr-defined]
@@ -248,9 +242,7 @@ class Module(Tree, StateDict):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the output of the module. Subclasses define it."""
-        raise NotImplementedError(
-            f'Module [{type(self).__name__}] is missing the required "forward" function'
-        )
+        raise NotImplementedError(f'Module [{type(self).__name__}] is missing the required "forward" function')
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         hooked = self._forward_hooks or self._forward_pre_hooks or self._backward_hooks
@@ -274,9 +266,7 @@ class Module(Tree, StateDict):
         """Call `hook(module, args)` before forward. What it returns replaces the arguments."""
         return _add(self._forward_pre_hooks, (hook, with_kwargs), prepend)
 
-    def register_forward_hook(
-        self, hook: Callable, *, prepend: bool = False, with_kwargs: bool = False
-    ) -> HookHandle:
+    def register_forward_hook(self, hook: Callable, *, prepend: bool = False, with_kwargs: bool = False) -> HookHandle:
         """Call `hook(module, args, output)` after forward. What it returns replaces the output."""
         return _add(self._forward_hooks, (hook, with_kwargs), prepend)
 
@@ -337,9 +327,7 @@ class Module(Tree, StateDict):
     def __repr__(self) -> str:
         extra = self.extra_repr()
         extra_lines = extra.split("\n") if extra else []
-        children = [
-            f"({name}): " + repr(module).replace("\n", "\n  ") for name, module in self._modules.items()
-        ]
+        children = [f"({name}): " + repr(module).replace("\n", "\n  ") for name, module in self._modules.items()]
         lines = extra_lines + children
         if not lines:
             return f"{self._get_name()}()"

@@ -118,9 +118,7 @@ class _InstanceNorm(_BatchNorm):
     def forward(self, input: Tensor) -> Tensor:
         unbatched = input.array.ndim == self.dims[0] - 1
         if input.array.ndim not in self.dims and not unbatched:
-            raise ValueError(
-                f"expected {self.dims[0] - 1}D or {self.dims[0]}D input (got {input.array.ndim}D input)"
-            )
+            raise ValueError(f"expected {self.dims[0] - 1}D or {self.dims[0]}D input (got {input.array.ndim}D input)")
         by_itself = self.training or not self.track_running_stats
         batch = ops.unsqueeze(input, 0) if unbatched else input
         out = F.instance_norm(
@@ -178,9 +176,7 @@ class LayerNorm(Module):
             (normalized_shape,) if single else tuple(normalized_shape)  # type: ignore[arg-type, assignment]
         )
         self.eps, self.elementwise_affine = eps, elementwise_affine
-        self.register_parameter(
-            "weight", empty_parameter(*self.normalized_shape) if elementwise_affine else None
-        )
+        self.register_parameter("weight", empty_parameter(*self.normalized_shape) if elementwise_affine else None)
         has_bias = elementwise_affine and bias
         self.register_parameter("bias", empty_parameter(*self.normalized_shape) if has_bias else None)
         if elementwise_affine:
@@ -210,9 +206,7 @@ class RMSNorm(Module):
             (normalized_shape,) if single else tuple(normalized_shape)  # type: ignore[arg-type, assignment]
         )
         self.eps, self.elementwise_affine = eps, elementwise_affine
-        self.register_parameter(
-            "weight", empty_parameter(*self.normalized_shape) if elementwise_affine else None
-        )
+        self.register_parameter("weight", empty_parameter(*self.normalized_shape) if elementwise_affine else None)
         if elementwise_affine:
             init.ones_(self.weight)
 

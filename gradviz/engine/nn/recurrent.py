@@ -67,9 +67,7 @@ class _Cell(Module):
 
     def forward(self, input: Tensor, state: State = None) -> State:
         if input.array.ndim not in (1, 2):
-            raise ValueError(
-                f"{type(self).__name__}: Expected input to be 1D or 2D, got {input.array.ndim}D instead"
-            )
+            raise ValueError(f"{type(self).__name__}: Expected input to be 1D or 2D, got {input.array.ndim}D instead")
         if input.array.ndim == 1:
             whole = self.forward(ops.unsqueeze(input, 0), _each(state, lambda h: ops.unsqueeze(h, 0)))
             return _each(whole, lambda h: ops.squeeze(h, 0))
@@ -105,9 +103,7 @@ class RNNCell(_Cell):
 
     kind = "RNN"
 
-    def __init__(
-        self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh"
-    ) -> None:
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh") -> None:
         if nonlinearity not in ("tanh", "relu"):
             raise ValueError(f"Unknown nonlinearity: {nonlinearity}")
         super().__init__(input_size, hidden_size, bias)
@@ -175,9 +171,7 @@ class _Recurrent(Module):
 
     def forward(self, input: Tensor, state: State = None) -> tuple[Tensor, State]:
         if input.array.ndim not in (2, 3):
-            raise ValueError(
-                f"{type(self).__name__}: Expected input to be 2D or 3D, got {input.array.ndim}D instead"
-            )
+            raise ValueError(f"{type(self).__name__}: Expected input to be 2D or 3D, got {input.array.ndim}D instead")
         if input.array.shape[-1] != self.input_size:
             raise RuntimeError(
                 f"input.size(-1) must be equal to input_size. Expected {self.input_size}, got {input.array.shape[-1]}"
@@ -187,9 +181,7 @@ class _Recurrent(Module):
             out, last = self.forward(ops.unsqueeze(input, batch), _each(state, lambda h: ops.unsqueeze(h, 1)))
             return ops.squeeze(out, batch), _each(last, lambda h: ops.squeeze(h, 1))
         input = ops.transpose(input, 0, 1) if self.batch_first else input
-        out, last = self._run(
-            input, self._first_state(input) if state is None else self._checked(state, input)
-        )
+        out, last = self._run(input, self._first_state(input) if state is None else self._checked(state, input))
         return (ops.transpose(out, 0, 1) if self.batch_first else out), last
 
     def _first_state(self, x: Tensor) -> State:

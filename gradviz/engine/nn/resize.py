@@ -33,9 +33,7 @@ class Upsample(Module):
         return F.interpolate(input, self.size, self.scale_factor, *how)
 
     def extra_repr(self) -> str:
-        given = (
-            f"scale_factor={self.scale_factor!r}" if self.scale_factor is not None else f"size={self.size!r}"
-        )
+        given = f"scale_factor={self.scale_factor!r}" if self.scale_factor is not None else f"size={self.size!r}"
         return f"{given}, mode={self.mode!r}"
 
 

@@ -55,26 +55,19 @@ class StateDict:
         if not isinstance(state_dict, Mapping):
             raise TypeError(f"Expected state_dict to be dict-like, got {type(state_dict)}.")
         if assign:
-            raise NotImplementedError(
-                "gradviz does not assign in load_state_dict: leave assign out, it copies."
-            )
+            raise NotImplementedError("gradviz does not assign in load_state_dict: leave assign out, it copies.")
         own = dict(self._saved_tensors(""))
         missing = [path for path in own if path not in state_dict]
         unexpected = [path for path in state_dict if path not in own]
         problems = [
-            problem
-            for path in own
-            if path in state_dict
-            for problem in _unfit(path, own[path], state_dict[path])
+            problem for path in own if path in state_dict for problem in _unfit(path, own[path], state_dict[path])
         ]
         if strict and missing:
             problems.insert(0, f"Missing key(s) in state_dict: {_quoted(missing)}. ")
         if strict and unexpected:
             problems.insert(0, f"Unexpected key(s) in state_dict: {_quoted(unexpected)}. ")
         if problems:
-            raise RuntimeError(
-                f"Error(s) in loading state_dict for {type(self).__name__}:\n\t" + "\n\t".join(problems)
-            )
+            raise RuntimeError(f"Error(s) in loading state_dict for {type(self).__name__}:\n\t" + "\n\t".join(problems))
         given = [(own[path], state_dict[path]) for path in own if path in state_dict]
         with no_grad():
             for tensor, saved in given:

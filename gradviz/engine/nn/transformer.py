@@ -39,8 +39,7 @@ class _Layer(Module):
         if activation not in ("relu", "gelu") and not callable(activation):
             raise RuntimeError(f"activation should be relu/gelu, not {activation}")
         attention = [
-            MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first)
-            for _ in self.attentions
+            MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first) for _ in self.attentions
         ]
         for name, module in zip(self.attentions, attention, strict=True):
             setattr(self, name, module)
@@ -80,9 +79,7 @@ class TransformerEncoderLayer(_Layer):
         src_key_padding_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> Tensor:
-        x = self._residual(
-            1, src, lambda x: self.self_attn(x, x, x, src_key_padding_mask, False, src_mask)[0]
-        )
+        x = self._residual(1, src, lambda x: self.self_attn(x, x, x, src_key_padding_mask, False, src_mask)[0])
         return self._residual(2, x, self._feed)
 
 
@@ -169,9 +166,7 @@ class TransformerDecoder(_Stack):
         tgt_is_causal: bool | None = None,
         memory_is_causal: bool = False,
     ) -> Tensor:
-        return self._through(
-            tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask
-        )
+        return self._through(tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask)
 
 
 class Transformer(Module):

@@ -26,13 +26,9 @@ class Tree:
         yield prefix, self
         for name, module in self._modules.items():
             if module is not None:
-                yield from module.named_modules(
-                    memo, f"{prefix}.{name}" if prefix else name, remove_duplicate
-                )
+                yield from module.named_modules(memo, f"{prefix}.{name}" if prefix else name, remove_duplicate)
 
-    def _named_members(
-        self, kind: str, prefix: str, recurse: bool, unique: bool
-    ) -> Iterator[tuple[str, Any]]:
+    def _named_members(self, kind: str, prefix: str, recurse: bool, unique: bool) -> Iterator[tuple[str, Any]]:
         seen: set[int] = set()
         inside = self.named_modules(None, prefix, unique) if recurse else [(prefix, self)]
         for path, module in inside:

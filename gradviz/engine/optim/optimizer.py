@@ -197,8 +197,7 @@ class Optimizer:
         remembered = {by_position[int(i)]: memory for i, memory in saved["state"].items()}
         self.state = defaultdict(dict, remembered)
         self.param_groups = [
-            {**theirs, "params": ours["params"]}
-            for ours, theirs in zip(self.param_groups, groups, strict=True)
+            {**theirs, "params": ours["params"]} for ours, theirs in zip(self.param_groups, groups, strict=True)
         ]
 
     def __repr__(self) -> str:

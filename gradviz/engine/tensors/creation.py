@@ -135,9 +135,7 @@ ones, zeros, empty, rand, randn = (_full(name, fill) for name, fill in _FILLS.it
 ones_like, zeros_like, empty_like, rand_like, randn_like = (_like(n, fill) for n, fill in _FILLS.items())
 
 
-def full(
-    size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
-) -> Tensor:
+def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of the given sizes, filled with one value."""
     array = np.full(sizes((size,)), fill_value, None if dtype is None else to_numpy(dtype))
     return made(array_of(array.tolist(), dtype) if dtype is None else array, "full", requires_grad)
@@ -181,9 +179,7 @@ def arange(
     return made(array, "arange", requires_grad)
 
 
-def _between(
-    name: str, start: Any, end: Any, steps: int, make: Callable, dtype: Any, requires_grad: bool
-) -> Tensor:
+def _between(name: str, start: Any, end: Any, steps: int, make: Callable, dtype: Any, requires_grad: bool) -> Tensor:
     if any(isinstance(bound, Tensor) and bound.array.ndim for bound in (start, end)):
         raise RuntimeError(f"{name} only supports 0-dimensional start and end tensors")
     if steps < 0:
@@ -215,9 +211,7 @@ def logspace(
     return _between("logspace", start, end, steps, make, dtype, requires_grad)
 
 
-def eye(
-    n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
-) -> Tensor:
+def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A matrix (n, m) with 1 on the diagonal and 0 elsewhere. m is n by default."""
     kind = default_dtype() if dtype is None else to_numpy(dtype)
     return made(np.eye(n, m, dtype=kind), "eye", requires_grad)
@@ -235,9 +229,7 @@ def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, devi
     return made(array.astype(np.int64 if dtype is None else to_numpy(dtype)), "triu_indices")
 
 
-def scalar_tensor(
-    value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
-) -> Tensor:
+def scalar_tensor(value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of no dimensions."""
     return made(
         np.asarray(value, default_dtype() if dtype is None else to_numpy(dtype)),
@@ -282,9 +274,7 @@ def Variable(data: Tensor, requires_grad: bool = False) -> Tensor:
 def _new(name: str, create: Callable) -> Callable:
     """`x.new_zeros(...)` and the like: a tensor in the dtype of x."""
 
-    def call(
-        x: Tensor, *args: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False
-    ) -> Tensor:
+    def call(x: Tensor, *args: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
         kind = x.array.dtype if dtype is None else dtype
         return create(*args, dtype=kind, requires_grad=requires_grad)
 

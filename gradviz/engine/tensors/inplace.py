@@ -37,9 +37,7 @@ from gradviz.engine.tensors.writing import (
 def _check_result_fits(x: Tensor, shape: tuple[int, ...]) -> None:
     """Raise RuntimeError where the result has another shape than x, which it would be written to."""
     if shape != x.array.shape:
-        raise RuntimeError(
-            f"output with shape {list(x.array.shape)} doesn't match the broadcast shape {list(shape)}"
-        )
+        raise RuntimeError(f"output with shape {list(x.array.shape)} doesn't match the broadcast shape {list(shape)}")
 
 
 def in_place_of(name: str, function: Callable) -> Callable:
@@ -64,9 +62,7 @@ def in_place_of(name: str, function: Callable) -> Callable:
             raise TypeError(f"{name}(): unsupported operand {args[0]!r}")
         _check_result_fits(x, result.array.shape)
         if not can_write(result.array.dtype, x.array.dtype):
-            raise RuntimeError(
-                f"result type {result.dtype} can't be cast to the desired output type {x.dtype}"
-            )
+            raise RuntimeError(f"result type {result.dtype} can't be cast to the desired output type {x.dtype}")
         if with_graph:
             node = edge_node(result._edge)
             keep_original(node, x)
@@ -107,9 +103,7 @@ def _reshaping(name: str, plan: Callable) -> Callable:
 
     def call(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         check_writable(x)
-        with_graph = is_grad_enabled() and (
-            x.requires_grad or (x._base is not None and x._base.requires_grad)
-        )
+        with_graph = is_grad_enabled() and (x.requires_grad or (x._base is not None and x._base.requires_grad))
         if with_graph and x._base is not None:
             raise NotImplementedError(
                 f"gradviz does not differentiate {name} of a view: write it without the underscore"
@@ -210,9 +204,7 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
             x.array[place] = value.array
             write(x, x.array)
             return
-        row, fitting = (
-            ("set_index", _fitting(value, part)) if in_view else ("index_put", _for_index(value, part))
-        )
+        row, fitting = ("set_index", _fitting(value, part)) if in_view else ("index_put", _for_index(value, part))
         told.result = after = apply(TABLE[row], (x, fitting), (place,))
         write(x, after.array)
         rebase(x, after, "setitem", told)

@@ -74,9 +74,7 @@ def _rows(x: Tensor) -> Iterator[Tensor]:
 
 def _has(x: Tensor, element: Any) -> bool:
     if not isinstance(element, (Tensor, int, float, complex)):
-        raise RuntimeError(
-            f"Tensor.__contains__ only supports Tensor or scalar, but you passed in a {type(element)}."
-        )
+        raise RuntimeError(f"Tensor.__contains__ only supports Tensor or scalar, but you passed in a {type(element)}.")
     return bool(ops.any(ops.plain["eq"](x, element)).array)
 
 

@@ -79,9 +79,7 @@ def multinomial(x: Tensor, num_samples: int, replacement: bool = False, *, gener
     return made(picked.astype(np.int64).reshape(*x.array.shape[:-1], num_samples), "multinomial")
 
 
-def randint_like(
-    x: Tensor, low: int, high: int | None = None, *, dtype: Any = None, device: Any = None
-) -> Tensor:
+def randint_like(x: Tensor, low: int, high: int | None = None, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Integers from low (default 0) to high − 1, in the shape and dtype of x."""
     low, high = (0, low) if high is None else (low, high)
     draws = distributions.integers(low, high, x.array.shape)

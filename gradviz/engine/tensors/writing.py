@@ -33,9 +33,7 @@ def check_writable(x: Tensor, *others: Tensor, part: np.ndarray | None = None) -
     From here on the versions of x are counted."""
     counter_of(x)  # this comes before its node changes: the node that made it has to notice
     if x.is_inference() and not state.modes.inference:
-        raise RuntimeError(
-            "Inplace update to inference tensor outside InferenceMode is not allowed. Clone it first."
-        )
+        raise RuntimeError("Inplace update to inference tensor outside InferenceMode is not allowed. Clone it first.")
     if is_grad_enabled():
         _check_place_in_graph(x, others)
     if is_overlapping(x.array if part is None else part):
@@ -45,11 +43,7 @@ def check_writable(x: Tensor, *others: Tensor, part: np.ndarray | None = None) -
         )
     written = x.array if part is None else part
     for other in others:
-        if (
-            other._rare is not None
-            and other._rare.counter is counter_of(x)
-            and overlap_in_part(written, other.array)
-        ):
+        if other._rare is not None and other._rare.counter is counter_of(x) and overlap_in_part(written, other.array):
             raise RuntimeError(
                 "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
                 "memory location. Please clone() the tensor before performing the operation."
@@ -145,9 +139,7 @@ def overwrite(x: Tensor, array: Any, how: str, source: Tensor | None = None, whe
     return x
 
 
-def tell_written(
-    tensors: Sequence[Tensor], how: str, where: Where, norms: Sequence[float | None] = ()
-) -> None:
+def tell_written(tensors: Sequence[Tensor], how: str, where: Where, norms: Sequence[float | None] = ()) -> None:
     """Tell the listener, if there is one, that `write` wrote to these tensors, with the norms of the changes as far as
     they are known."""
     if state.listener is not None and tensors:
@@ -206,6 +198,4 @@ def overlap_in_part(written: np.ndarray, read: np.ndarray) -> bool:
 
 def is_overlapping(array: np.ndarray) -> bool:
     """Whether several elements have the same place in memory, as after `expand`."""
-    return array.size > 0 and any(
-        stride == 0 and n > 1 for n, stride in zip(array.shape, array.strides, strict=True)
-    )
+    return array.size > 0 and any(stride == 0 and n > 1 for n, stride in zip(array.shape, array.strides, strict=True))

@@ -69,9 +69,7 @@ def checkpoint(
     if kwargs:
         raise ValueError("Unexpected keyword arguments: " + ",".join(kwargs))
     if not any(isinstance(arg, Tensor) and arg.requires_grad for arg in args):
-        warnings.warn(
-            "None of the inputs have requires_grad=True. Gradients will be None", UserWarning, stacklevel=2
-        )
+        warnings.warn("None of the inputs have requires_grad=True. Gradients will be None", UserWarning, stacklevel=2)
     return CheckpointFunction.apply(function, preserve_rng_state, *args)
 
 

@@ -150,9 +150,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
         return type(first)(*(default_collate(part) for part in zip(*batch, strict=True)))
     if isinstance(first, Sequence):
         return [default_collate(part) for part in zip(*batch, strict=True)]
-    raise TypeError(
-        f"default_collate: batch must contain tensors, numbers, dicts or lists; found {type(first)}"
-    )
+    raise TypeError(f"default_collate: batch must contain tensors, numbers, dicts or lists; found {type(first)}")
 
 
 class DataLoader:
@@ -177,9 +175,7 @@ class DataLoader:
         if sampler is not None and shuffle:
             raise ValueError("sampler option is mutually exclusive with shuffle")
         if batch_size is not None and batch_size <= 0:
-            raise ValueError(
-                f"batch_size should be a positive integer value, but got batch_size={batch_size}"
-            )
+            raise ValueError(f"batch_size should be a positive integer value, but got batch_size={batch_size}")
         self.dataset, self.batch_size, self.shuffle = dataset, batch_size, bool(shuffle)
         self.sampler, self.batch_sampler = sampler, batch_sampler
         self.collate_fn = default_collate if collate_fn is None else collate_fn

@@ -47,9 +47,7 @@ class RandomSampler(Sampler):
         super().__init__(data_source)
         self.num_samples = len(data_source) if num_samples is None else num_samples
         if self.num_samples <= 0:
-            raise ValueError(
-                f"num_samples should be a positive integer value, but got num_samples={num_samples}"
-            )
+            raise ValueError(f"num_samples should be a positive integer value, but got num_samples={num_samples}")
         self.replacement, self.generator = replacement, generator
 
     def __iter__(self) -> Iterator[int]:
@@ -94,9 +92,7 @@ class WeightedRandomSampler(Sampler):
     ) -> None:
         super().__init__()
         if not isinstance(num_samples, int) or num_samples <= 0:
-            raise ValueError(
-                f"num_samples should be a positive integer value, but got num_samples={num_samples}"
-            )
+            raise ValueError(f"num_samples should be a positive integer value, but got num_samples={num_samples}")
         self.weights, self.num_samples = np.array([float(weight) for weight in weights]), num_samples
         self.replacement, self.generator = replacement, generator
 
@@ -114,9 +110,7 @@ class BatchSampler(Sampler):
     def __init__(self, sampler: Iterable[int], batch_size: int, drop_last: bool) -> None:
         super().__init__()
         if not isinstance(batch_size, int) or batch_size <= 0:
-            raise ValueError(
-                f"batch_size should be a positive integer value, but got batch_size={batch_size}"
-            )
+            raise ValueError(f"batch_size should be a positive integer value, but got batch_size={batch_size}")
         self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
 
     def __iter__(self) -> Iterator[list[int]]:

@@ -98,9 +98,7 @@ def _positional(name: str, args: Sequence[Any], floating: bool) -> list[str]:
 def _names(name: str, args: Sequence[Any]) -> tuple[str, ...]:
     """The names of the positional arguments of an op after its first, as far as they are known."""
     if name in _OF_SPREAD:
-        return (
-            ("unbiased",) if len(args) > 1 and isinstance(args[1], bool) else ("dim", "unbiased", "keepdim")
-        )
+        return ("unbiased",) if len(args) > 1 and isinstance(args[1], bool) else ("dim", "unbiased", "keepdim")
     return _DEFAULTS.get(name, ())
 
 
@@ -123,9 +121,7 @@ def call_text(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     while shown and (shown[-1] is None or shown[-1] is False):
         shown.pop()
     parts = [_formed(arg) for arg in shown]
-    parts += [
-        f"{label}={_formed(arg)}" for label, arg in kwargs.items() if arg is not None and arg is not False
-    ]
+    parts += [f"{label}={_formed(arg)}" for label, arg in kwargs.items() if arg is not None and arg is not False]
     return ", ".join(parts)[:_LONGEST]
 
 

@@ -101,9 +101,7 @@ _AGAIN: dict[str, Callable[[_Op], torch.Tensor]] = {
     "SumBackward0": lambda op: op(0, "").sum(),
     "SumBackward1": lambda op: op(0, "").sum(**op.along),
     "TBackward0": lambda op: op(0, "").t(),
-    **dict.fromkeys(
-        ("ViewBackward0", "UnsafeViewBackward0", "UnsqueezeBackward0", "SqueezeBackward1"), _Op.reshaped
-    ),
+    **dict.fromkeys(("ViewBackward0", "UnsafeViewBackward0", "UnsqueezeBackward0", "SqueezeBackward1"), _Op.reshaped),
 }
 
 
@@ -138,9 +136,7 @@ def inner_values(
 
 def numbers_of(fn: Any) -> dict[str, Any]:
     """The arguments of a node's op that are plain numbers, as far as the node has them."""
-    values = {
-        name: getattr(fn, f"_saved_{name}", None) for name in _NUMBERS if not hasattr(fn, f"{RAW}{name}")
-    }
+    values = {name: getattr(fn, f"_saved_{name}", None) for name in _NUMBERS if not hasattr(fn, f"{RAW}{name}")}
     return {name: value for name, value in values.items() if type(value) in _PLAIN}
 
 
@@ -299,9 +295,7 @@ class Gradients:
             edges = edges_of(identity.edges_of(nexts))
             saved = identity.saved.by(fn, [g for g in received if g is not None])
             inputs = identity.inputs_of(edges, saved, outputs)
-            saved.sort(
-                key=lambda entry: inputs.index(entry.tensor) if entry.tensor in inputs else len(inputs)
-            )
+            saved.sort(key=lambda entry: inputs.index(entry.tensor) if entry.tensor in inputs else len(inputs))
             zeros = [0] * len(outputs)
             kept = numbers_of(fn)
             numbers = ", ".join(f"{number}" for name, number in kept.items() if name != "alpha")
@@ -537,9 +531,7 @@ class Pass:
             if number not in self.ran:
                 for target in targets:
                     waiting[target] = waiting.get(target, 0) + 1
-        ready = [
-            n for n in self.records if n not in self.ran and n in self.flowing.sent and not waiting.get(n)
-        ]
+        ready = [n for n in self.records if n not in self.ran and n in self.flowing.sent and not waiting.get(n)]
         return max(ready, key=lambda n: (self.records[n].is_leaf, self.records[n].sequence), default=0)
 
     # --- watching
@@ -739,16 +731,12 @@ class Pass:
                 self.flowing.add_in_place(flows, values, added)
         if record.call is not None:
             if added:
-                produced = [
-                    sent if sent is not None else more for sent, more in zip(produced, added, strict=True)
-                ]
+                produced = [sent if sent is not None else more for sent, more in zip(produced, added, strict=True)]
             self.source.ran_backward(record, self.number, received, produced)
         with _Plain():
             self.listener.produced(record.number, self.number, flows, values)
 
-    def _leaf_ran(
-        self, listener: Any, record: NodeRecord, leaf: Known, gradient: int, received: Sequence[Any]
-    ) -> None:
+    def _leaf_ran(self, listener: Any, record: NodeRecord, leaf: Known, gradient: int, received: Sequence[Any]) -> None:
         """Emit that a leaf has accumulated a gradient: the one with this number, or, if that is 0, what it received."""
         tensor = leaf()
         grad = None if tensor is None else tensor.grad

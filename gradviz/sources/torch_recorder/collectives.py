@@ -117,9 +117,7 @@ class Collectives:
             identity.tell_pending()
             writes = WRITTEN[name]
             written = tensors_in((given.get(writes),), {})
-            inputs = [
-                tensor for tensor in tensors_in((), given) if not any(tensor is other for other in written)
-            ]
+            inputs = [tensor for tensor in tensors_in((), given) if not any(tensor is other for other in written)]
             inputs = [*inputs, *(written if len(written) == 1 and not inputs else ())]
             numbers = [identity.number_of(tensor, frame) for tensor in inputs]
             states = [identity.state_of(tensor) for tensor in written]
@@ -197,9 +195,7 @@ class Collectives:
                 known_grad = tensors.get(id(grad))
                 if leaves(known.number):
                     yield known.number, grad, False, how
-                elif module.find_unused_parameters and (
-                    known_grad is None or known_grad.version != version_of(grad)
-                ):
+                elif module.find_unused_parameters and (known_grad is None or known_grad.version != version_of(grad)):
                     yield known.number, grad, known_grad is None, how
 
 

@@ -285,9 +285,7 @@ class ComparedFunctions:
                 call.made(result)
                 self.source.identity.record_of(node).call = call
 
-    def _ran_backward(
-        self, record: NodeRecord, in_pass: int, received: Sequence[Any], produced: Sequence[Any]
-    ) -> None:
+    def _ran_backward(self, record: NodeRecord, in_pass: int, received: Sequence[Any], produced: Sequence[Any]) -> None:
         call: Call = record.call
         record.call = None
         arriving = iter(produced)  # PyTorch's hooks see only the gradients of tensor arguments

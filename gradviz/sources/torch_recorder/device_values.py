@@ -117,8 +117,7 @@ class Reductions:
     def finish(self, fetched: Sequence[bytes], read: Read) -> list[bytes]:
         """The packed statistics of each copy."""
         numbers = [
-            elements_in(data, part.dtype).astype(np.float64)
-            for data, part in zip(fetched, self.parts, strict=True)
+            elements_in(data, part.dtype).astype(np.float64) for data, part in zip(fetched, self.parts, strict=True)
         ]
         count = len(self.of_rows)
         with np.errstate(all="ignore"):
@@ -130,9 +129,7 @@ class Reductions:
             for at, one in enumerate(self.copies)
         ]
 
-    def _table(
-        self, of_rows: Sequence[np.ndarray], rest: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _table(self, of_rows: Sequence[np.ndarray], rest: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """A row of seven statistics for each copy, and whether they are exact: its elements are finite, and their
         squares in the range of float32."""
         count = len(self.copies)
@@ -280,10 +277,7 @@ def _in_blocks(flat: torch.Tensor, room: int) -> OnDevice:
     parts, dtype = [part for block in blocks for part in block], flat.dtype
 
     def finish(fetched: Sequence[bytes]) -> bytes:
-        numbers = [
-            elements_in(data, part.dtype).astype(np.float64)
-            for data, part in zip(fetched, parts, strict=False)
-        ]
+        numbers = [elements_in(data, part.dtype).astype(np.float64) for data, part in zip(fetched, parts, strict=False)]
         segments = [_of_block(*numbers[at : at + 8]) for at in range(0, len(numbers), 8)]
         return _joined([*segments, _of_rest(elements_in(fetched[-1], dtype))])
 

@@ -177,9 +177,7 @@ def _reached(code: CodeType, roots: list[Any]) -> list[Any]:
     found: dict[int, Any] = {}
     reached = roots
     for _ in range(_MOST_STEPS):
-        fresh = {
-            id(one): one for one in reached if id(one) not in seen and not issubclass(type(one), ModuleType)
-        }
+        fresh = {id(one): one for one in reached if id(one) not in seen and not issubclass(type(one), ModuleType)}
         seen.update(fresh)
         reached = gc.get_referents(*fresh.values())
         found = {id(one): one for one in reached if type(one) is FunctionType and one.__code__ is code}
@@ -317,9 +315,7 @@ class Forward(TorchFunctionMode):
 
         return run
 
-    def _end(
-        self, call: Call, func: Any, name: str, args: Any, kwargs: Any, result: Any, frame: FrameType
-    ) -> None:
+    def _end(self, call: Call, func: Any, name: str, args: Any, kwargs: Any, result: Any, frame: FrameType) -> None:
         """Emit a call that an entry of the cache matched before it was made."""
         if not self.cache.end(call, result, frame):
             _, inputs, _, before = call
@@ -470,9 +466,7 @@ class Forward(TorchFunctionMode):
                 frame, name, text, rule, self.source.in_pass, enabled, numbers, (state.tensor,), (out,),
                 (state.flags,), (state.version,), (state.base,),
             )  # fmt: skip
-            listener.node(
-                frame, record.number, record.name, -1, rule, record.outputs(), edges_of(edges), saved
-            )
+            listener.node(frame, record.number, record.name, -1, rule, record.outputs(), edges_of(edges), saved)
             return
         listener.differentiated(
             frame, name, text, rule, self.source.in_pass, numbers, state.tensor, out, state.flags, state.version,
@@ -532,9 +526,7 @@ class Forward(TorchFunctionMode):
             if not by_op:
                 listener.mutated(frame, name, identity.state_of(tensor), 0, in_pass)
             for other in self._sharing(tensor):
-                listener.mutated(
-                    frame, name, identity.state_of(other), number, in_pass, -1 if by_op else None
-                )
+                listener.mutated(frame, name, identity.state_of(other), number, in_pass, -1 if by_op else None)
 
     def _tell_running(self, name: str, statistics: Sequence[torch.Tensor], frame: FrameType) -> None:
         """Emit the running statistics that a normalisation wrote to, for which it counts no versions."""

@@ -86,9 +86,7 @@ class Binning:
         is_power_of_two = not following & (following - 1)
         return is_power_of_two and not self.source.is_off and self.source.is_detailed
 
-    def _tell(
-        self, tensor: torch.Tensor, value: torch.Tensor, what: str, module: str, in_pass: int = 0
-    ) -> None:
+    def _tell(self, tensor: torch.Tensor, value: torch.Tensor, what: str, module: str, in_pass: int = 0) -> None:
         with torch._C.DisableTorchFunction(), unheard(), no_grad():
             elements = None if in_transform() else _finite_elements(value)
         if elements is None or not len(elements):
@@ -210,9 +208,7 @@ def _may_read() -> bool:
 
 def _sampled(what: str, tensors: Iterable[tuple[Known, torch.Tensor]]) -> Iterator[_Sample]:
     """Samples of tensors, each of which stands for a leaf."""
-    alike: defaultdict[tuple[int, torch.dtype, torch.device], list[tuple[int, torch.Tensor]]] = defaultdict(
-        list
-    )
+    alike: defaultdict[tuple[int, torch.dtype, torch.device], list[tuple[int, torch.Tensor]]] = defaultdict(list)
     for one, tensor in tensors:
         if (elements := _elements_to_read(tensor)) is not None:
             alike[numel(elements), elements.dtype, elements.device].append((one.number, elements))

@@ -75,9 +75,7 @@ class Identity:
             return self.announce(tensor, how, where)
         if _functorch.peek_interpreter_stack() is not None and _functorch.is_functorch_wrapped_tensor(tensor):
             return self.announce(tensor, TRANSFORM, where, self._stood_for(tensor))
-        number = self.announce(
-            tensor, "Parameter" if isinstance(tensor, torch.nn.Parameter) else "earlier", where
-        )
+        number = self.announce(tensor, "Parameter" if isinstance(tensor, torch.nn.Parameter) else "earlier", where)
         grad = tensor.grad if is_leaf(tensor) else None
         if grad is not None:
             self.listener.grad_assigned(None, number, self.number_of(grad))
@@ -106,9 +104,7 @@ class Identity:
         known.views = None
         known.depends = False
         self.known[key] = known
-        if (kind := type(tensor)) is torch.nn.Parameter or (
-            kind is not torch.Tensor and is_plain_parameter(kind)
-        ):
+        if (kind := type(tensor)) is torch.nn.Parameter or (kind is not torch.Tensor and is_plain_parameter(kind)):
             self.nameless[known.number] = known
         return known
 
@@ -309,9 +305,7 @@ class Identity:
 
     def number_leaf(self, fn: Any) -> NodeRecord:
         """Number the AccumulateGrad of a leaf."""
-        record = fn.metadata[self.key] = NodeRecord(
-            next_node_number(), LEAF_NODE, True, False, fn._sequence_nr()
-        )
+        record = fn.metadata[self.key] = NodeRecord(next_node_number(), LEAF_NODE, True, False, fn._sequence_nr())
         leaf = fn.variable
         known = self.known.get(id(leaf))
         record.first = self.number_of(leaf) if known is None else known.number
@@ -339,9 +333,7 @@ class Identity:
                 flat += (record.number, nr, record.tensor(nr) if nr else record.first)
         return flat
 
-    def unseen_leaves(
-        self, roots: Sequence[torch.Tensor], seen: Sequence[torch.Tensor]
-    ) -> list[torch.Tensor]:
+    def unseen_leaves(self, roots: Sequence[torch.Tensor], seen: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The leaves that tensors were computed from by unrecorded nodes, without the tensors in `seen`."""
         leaves = {id(tensor): tensor for tensor in seen}
         known: set[Any] = set()

@@ -95,9 +95,7 @@ class Entries:
         if given is None or not inputs or not outputs or len(inputs) != given.count(TENSOR):
             return None
         is_in_place = result is inputs[0] and calls.writes(op) and grad_fn_of(result) is None
-        if not is_in_place and len({*map(id, inputs), *map(id, outputs)}) < len(set(map(id, inputs))) + len(
-            outputs
-        ):
+        if not is_in_place and len({*map(id, inputs), *map(id, outputs)}) < len(set(map(id, inputs))) + len(outputs):
             return None  # it returns one of its arguments, or one tensor twice
         dimensions = None
         if op in ("matmul", "linear"):
@@ -113,9 +111,7 @@ class Entries:
         if nodes is None:
             return None
         is_one = type(result) is torch.Tensor and len(nodes) < 2
-        inner = (
-            not is_one and op == "linear" and saves_inner(inputs, [made.name for made in nodes if made.saved])
-        )
+        inner = not is_one and op == "linear" and saves_inner(inputs, [made.name for made in nodes if made.saved])
         if inner:
             nodes = tuple([made._replace(saved=()) for made in nodes])
         node, node_name, edges, rule_of_it, saved = nodes[0] if is_one and nodes else _NO_NODE
@@ -428,9 +424,7 @@ class InlineCache:
         )  # fmt: skip
         return True
 
-    def _nodes_like(
-        self, entry: Entry, outputs: Sequence[torch.Tensor]
-    ) -> tuple[list[Any], list[Any]] | None:
+    def _nodes_like(self, entry: Entry, outputs: Sequence[torch.Tensor]) -> tuple[list[Any], list[Any]] | None:
         """The new nodes behind outputs, and the new leaves, if the nodes match those of an entry; otherwise None."""
         roots = [fn for output in outputs if output.requires_grad and (fn := grad_fn_of(output)) is not None]
         found, leaves = self.identity.nodes_behind(roots)
@@ -466,9 +460,7 @@ class InlineCache:
         made_nodes = []
         for (fn, record, nexts), made in zip(nodes, entry.nodes or (), strict=True):
             saved = identity.saved.flat(fn, made.saved, tensors) if made.saved else ()
-            made_nodes.append(
-                (record.number, made.name, made.rule, record.outputs(), identity.edges_of(nexts), saved)
-            )
+            made_nodes.append((record.number, made.name, made.rule, record.outputs(), identity.edges_of(nexts), saved))
         if made_nodes:
             listener.nodes_made(where, made_nodes)
 

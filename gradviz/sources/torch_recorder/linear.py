@@ -48,9 +48,7 @@ def tell_linear(source: Source, args: Any, out: torch.Tensor, frame: FrameType) 
         flags |= WHOLE
     of_t, of_addmm = rules_of_linear()
     if turned is None:
-        listener.op(
-            where, "t", "", of_t, in_pass, enabled, (w,), (t,), (_transposed(weight),), (flags,), (0,), (w,)
-        )
+        listener.op(where, "t", "", of_t, in_pass, enabled, (w,), (t,), (_transposed(weight),), (flags,), (0,), (w,))
     else:
         _, record, edges = turned
         record.first = t
@@ -110,12 +108,7 @@ def saves_inner(inputs: Sequence[torch.Tensor], saving: Iterable[str] = ()) -> b
     neither that nor the transposed weight can be taken for the weight."""
     x, weight = inputs[0], inputs[1]
     try:
-        if (
-            x.ndim < 3
-            or numel(weight) < 2
-            or not is_contiguous(weight)
-            or not _OF_MATRICES.issuperset(saving)
-        ):
+        if x.ndim < 3 or numel(weight) < 2 or not is_contiguous(weight) or not _OF_MATRICES.issuperset(saving):
             return False
         return data_ptr(x) != data_ptr(weight)
     except RuntimeError:  # one of them has no memory of its own

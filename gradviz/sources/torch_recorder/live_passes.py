@@ -289,8 +289,7 @@ class Ops:
         """The inputs of an op, as in the recorded pass. Data is given to an input if there is one of each."""
         only = data[0] if len(set(data)) == 1 and places.count(_Place()) == 1 else 0
         return [
-            self.records[place.node].tensor(place.nr) if place.node >= 0 else place.leaf or only
-            for place in places
+            self.records[place.node].tensor(place.nr) if place.node >= 0 else place.leaf or only for place in places
         ]
 
     def _enter(self, wanted: Sequence[Entered]) -> None:

@@ -47,9 +47,7 @@ class Scopes:
         """The replacement of the modules' `__call__`, which emits the scope."""
         scopes = self
 
-        def run(
-            self: Any, *args: Any, **kwargs: Any
-        ) -> Any:  # PyTorch's profiler looks for the module by this name
+        def run(self: Any, *args: Any, **kwargs: Any) -> Any:  # PyTorch's profiler looks for the module by this name
             source = scopes.source
             if source.is_off:
                 return call(self, *args, **kwargs)

@@ -222,9 +222,7 @@ def rule_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], inputs: i
 
 def _only_max(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether a clamp has a tensor as its upper bound, and no lower one."""
-    least, most = [
-        kwargs.get(name, args[i] if len(args) > i else None) for i, name in enumerate(("min", "max"), 1)
-    ]
+    least, most = [kwargs.get(name, args[i] if len(args) > i else None) for i, name in enumerate(("min", "max"), 1)]
     return least is None and most is not None
 
 
@@ -304,9 +302,7 @@ def _row(
     """The row for so many inputs that has the most of the arguments; `of_number` means that a number stands before
     the tensor, as in 2 ** x."""
     fitting = [
-        row
-        for row in rows
-        if (row["variadic"] or inputs in _counts(row)) and ("base" in row["args"]) == of_number
+        row for row in rows if (row["variadic"] or inputs in _counts(row)) and ("base" in row["args"]) == of_number
     ]
     return max(fitting, key=lambda row: len(named.keys() & {*row["args"]}), default=None)
 

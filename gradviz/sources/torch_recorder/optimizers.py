@@ -44,9 +44,7 @@ class Training:
         self.resting = resting
         self.changes = StepChanges()
         # the parameters that a step changes while nothing is watched, and their copies
-        self.unwatched: weakref.WeakKeyDictionary[Any, tuple[list[torch.Tensor], Copies]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self.unwatched: weakref.WeakKeyDictionary[Any, tuple[list[torch.Tensor], Copies]] = weakref.WeakKeyDictionary()
         self.numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.recorded: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
         self.handles: list[Any] = []
@@ -277,9 +275,7 @@ class Training:
 class _Step:
     """One step of an optimizer."""
 
-    def __init__(
-        self, training: Training, optimizer: Any, frame: FrameType | None, running: FrameType
-    ) -> None:
+    def __init__(self, training: Training, optimizer: Any, frame: FrameType | None, running: FrameType) -> None:
         self.training, self.optimizer, self.running = training, optimizer, running
         self.source = training.source
         self.where = None if frame is None else self.source.place(frame)
@@ -294,9 +290,7 @@ class _Step:
         """Copy the parameters that the step may change. Which of them have a gradient is known only after a closure."""
         with torch._C.DisableTorchFunction():
             self.changeable = [
-                p
-                for p in parameters_of(self.optimizer)
-                if type(p) in PLAIN and (has_closure or p.grad is not None)
+                p for p in parameters_of(self.optimizer) if type(p) in PLAIN and (has_closure or p.grad is not None)
             ]
             self.copies = self.training.changes.before(self.optimizer, self.changeable, is_summed)
 
@@ -326,9 +320,7 @@ class _Step:
         self.training.tell_held(self.optimizer, self.where)
         with torch._C.DisableTorchFunction():
             source.identity.tell_pending()
-            ready = [
-                [p for p in group["params"] if p.grad is not None] for group in self.optimizer.param_groups
-            ]
+            ready = [[p for p in group["params"] if p.grad is not None] for group in self.optimizer.param_groups]
             self.parameters = [parameter for group in ready for parameter in group]
             numbers = [source.identity.number_of(parameter) for parameter in self.parameters]
         groups = [
@@ -336,9 +328,7 @@ class _Step:
             for group, parameters in zip(self.optimizer.param_groups, ready, strict=True)
         ]
         name = type(self.optimizer).__name__
-        listener.stepped(
-            self.where, self.training.number_of(self.optimizer), name, time.time(), groups, numbers
-        )
+        listener.stepped(self.where, self.training.number_of(self.optimizer), name, time.time(), groups, numbers)
 
     def _with_changes(self, states: list[State]) -> list[State]:
         """The states of the parameters after the step, with the norms of their changes where they are known."""
@@ -369,11 +359,7 @@ class _Step:
             states = [self.source.identity.state_of(parameter) for parameter in self.parameters or ()]
             states = self._with_changes(states)
             listener.all_mutated(self.where, name, states, self.source.in_pass)
-        if (
-            self.copies is not None
-            and self.copies.is_summed
-            and len(self.changeable) == len(self.parameters or ())
-        ):
+        if self.copies is not None and self.copies.is_summed and len(self.changeable) == len(self.parameters or ()):
             self.training.tell_sum(self.optimizer, self.changeable, self.changed)
 
 

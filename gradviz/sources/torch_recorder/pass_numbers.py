@@ -116,9 +116,7 @@ class NormsNow:
             return self._on_cpu(gradients)
         # a sum of squares may be too large for float32 where no element is
         wide = torch.float32 if self.device.type == "mps" else torch.float64
-        return torch.stack(
-            [TENSORS.to(norm, wide) for norm in torch._foreach_norm(list(gradients), 2, dtype=wide)]
-        )
+        return torch.stack([TENSORS.to(norm, wide) for norm in torch._foreach_norm(list(gradients), 2, dtype=wide)])
 
     def _on_cpu(self, gradients: Sequence[torch.Tensor]) -> list[float]:
         norms = [0.0] * len(gradients)
@@ -262,9 +260,7 @@ class PassNumbers:
             if len(changes) < sum(numel(parameter) > 0 for parameter in parameters):
                 return
             if are_here:
-                self._tell_step(
-                    in_pass, optimizer, known, lambda at: number_of(parameters[changes[at].place])
-                )
+                self._tell_step(in_pass, optimizer, known, lambda at: number_of(parameters[changes[at].place]))
             elif len({part.device if isinstance(part, torch.Tensor) else None for part in known}) == 1:
                 own = [number_of(parameters[change.place]) for change in changes]
                 self._send_for(
@@ -326,9 +322,7 @@ class PassNumbers:
             self._tell(self.in_pass, loss, norms or [], lambda at: number_of(parameters[at]))  # type: ignore[arg-type]
             return
         parts = [
-            reshape(torch.as_tensor(part, device=waiting.device), -1)
-            for part in (loss, norms)
-            if part is not None
+            reshape(torch.as_tensor(part, device=waiting.device), -1) for part in (loss, norms) if part is not None
         ]
         in_pass, has_loss = self.in_pass, loss is not None
         own = [] if norms is None else list(map(number_of, parameters))

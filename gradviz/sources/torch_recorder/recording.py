@@ -142,9 +142,7 @@ class TorchRecorder:
         self.replaced.put(torch.autograd.graph, "_engine_run_backward", seen)
         self.replaced.put(torch.autograd, "_engine_run_backward", seen)
         if (make_gradients := vars(torch.autograd).get("_make_grads")) is not None:
-            self.replaced.put(
-                torch.autograd, "_make_grads", Refusals(self.source).making_gradients(make_gradients)
-            )
+            self.replaced.put(torch.autograd, "_make_grads", Refusals(self.source).making_gradients(make_gradients))
         self.replaced.put(torch, "compile", compiling(self.source, self.opaque, torch.compile))
         self.replaced.put(threading.Thread, "_bootstrap_inner", self._starting())
         for name, call in Captures(self.source).calls().items():
@@ -388,9 +386,7 @@ class TorchRecorder:
                 tensor_values.READER.recent.clear()
                 source.listener.all_mutated(frame, COMPILED, states, source.in_pass)
 
-    def _as_one_op(
-        self, name: str, call: Callable[..., Any], args: Any, kwargs: Any, frame: FrameType
-    ) -> Any:
+    def _as_one_op(self, name: str, call: Callable[..., Any], args: Any, kwargs: Any, frame: FrameType) -> Any:
         inputs_before = self._before_op(args, kwargs, frame)
         result = call(*args, **kwargs)
         if inputs_before is not None and self.source.listener is not None:

@@ -42,9 +42,7 @@ TORCH = Library(
     torch.Size,
     torch.device,
     {torch.dtype: "dtype", torch.layout: "layout", torch.memory_format: "memory_format"},
-    lambda tensor: (
-        (type(tensor) in PLAIN or is_plain_parameter(type(tensor))) and tensor.layout is torch.strided
-    ),
+    lambda tensor: (type(tensor) in PLAIN or is_plain_parameter(type(tensor))) and tensor.layout is torch.strided,
 )
 
 
@@ -88,9 +86,7 @@ class Replayable:
         self.source = source
         self.names = {function: name for name, function in reversed(functions_of(torch).items())}
         tensors = _TorchTensors(source)
-        self.held = (
-            HeldValues(recorder, tensors) if isinstance(recorder, InputsRecorder) else CallsAlone(tensors)
-        )
+        self.held = HeldValues(recorder, tensors) if isinstance(recorder, InputsRecorder) else CallsAlone(tensors)
 
     def follow(self, forward: Forward) -> None:
         """Record the calls that the ways of a recorder handle."""
@@ -125,9 +121,7 @@ class Replayable:
                 numbers = [self.source.identity.number_of(one, frame) for one in entered]
                 where = self.source.place(frame)
                 versions = self.held.have_all(entered, numbers, where)
-                call = CallBegun(
-                    where, "Tensor.view_as", arguments, _context(), 0, entered, numbers, versions
-                )
+                call = CallBegun(where, "Tensor.view_as", arguments, _context(), 0, entered, numbers, versions)
                 self._made(call, None, (), {}, result)
 
     def _following(self, way: Way) -> Way:

@@ -75,16 +75,13 @@ class Calls:
         if op in _STEPS:  # the call of a linear layer, which is recorded as its two steps
             call = _STEPS[op], [_Slot(number) for number in inputs], {}
         if call is None or not _numbers(call[1:]) <= set(inputs):
-            raise LookupError(
-                f"this node cannot be checked: no function of PyTorch's is known that is {op} alone"
-            )
+            raise LookupError(f"this node cannot be checked: no function of PyTorch's is known that is {op} alone")
         func, args, kwargs = call
 
         def forward(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
             with torch.random.fork_rng(devices=[]), no_grad():
                 tensors = {
-                    number: torch.from_numpy(np.array(array))
-                    for number, array in zip(inputs, arrays, strict=True)
+                    number: torch.from_numpy(np.array(array)) for number, array in zip(inputs, arrays, strict=True)
                 }
                 result = func(*_filled(args, tensors), **_filled(kwargs, tensors))
                 return [to_numpy(to_cpu(detach(output))).copy() for output in outputs_of(result)]

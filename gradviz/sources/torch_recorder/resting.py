@@ -67,14 +67,10 @@ class Resting:
         identity = self.source.identity
         with _Plain():
             identity.tell_pending()
-            self.leaves = {
-                number: (self._grad_of(leaf), leaf.requires_grad) for number, leaf in self._leaves()
-            }
+            self.leaves = {number: (self._grad_of(leaf), leaf.requires_grad) for number, leaf in self._leaves()}
         self.thread = threading.get_ident()
         self.is_on = True
-        self.taken_out = [
-            (owner, name, ours, vars(owner).get(name)) for owner, name, ours in self.replaced.put_back()
-        ]
+        self.taken_out = [(owner, name, ours, vars(owner).get(name)) for owner, name, ours in self.replaced.put_back()]
         self.below = self.watching.take_out()
 
     @safely

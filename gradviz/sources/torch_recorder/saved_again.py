@@ -85,11 +85,7 @@ def _as_they_stand() -> frozenset[str]:
     if _registered is None or _packing_hooks is None or not HAVE_DATA:
         return frozenset()
     derived, composed = (
-        {
-            name.removeprefix("aten::").partition(".")[0]
-            for name in _registered(key)
-            if name.startswith("aten::")
-        }
+        {name.removeprefix("aten::").partition(".")[0] for name in _registered(key) if name.startswith("aten::")}
         for key in ("Autograd", "CompositeImplicitAutograd")
     )
     return frozenset(derived - composed | _OF_ONE)

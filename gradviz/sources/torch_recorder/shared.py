@@ -111,13 +111,7 @@ class Source:
     def is_off(self) -> bool:
         """Whether this thread records nothing. `torch.compile` looks into our replacements of PyTorch's functions;
         this first check makes it see only the original functions there."""
-        return (
-            is_compiling()
-            or self.listener is None
-            or self.thread.muted
-            or is_written_down()
-            or self._is_on_fakes()
-        )
+        return is_compiling() or self.listener is None or self.thread.muted or is_written_down() or self._is_on_fakes()
 
     @property
     def is_silent(self) -> bool:

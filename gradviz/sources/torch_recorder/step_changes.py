@@ -111,8 +111,7 @@ class Copies:
             _Together(places, parameters) for places in together.values()
         ]
         self.parts += [
-            _OnDevice(places) if is_distant else _Apart(places, parameters)
-            for (_, is_distant), places in apart.items()
+            _OnDevice(places) if is_distant else _Apart(places, parameters) for (_, is_distant), places in apart.items()
         ]
 
     def are_of(self, parameters: Parameters) -> bool:
@@ -190,9 +189,7 @@ def _by_size(elements: torch.Tensor, counts: Counter[int]) -> list[np.ndarray]:
     """For each size, with its count, a matrix with that many of the elements in a row."""
     ends = np.cumsum([size * count for size, count in counts.items()])
     stretches = np.split(to_numpy(elements), ends[:-1])
-    return [
-        stretch.reshape(count, size) for stretch, (size, count) in zip(stretches, counts.items(), strict=True)
-    ]
+    return [stretch.reshape(count, size) for stretch, (size, count) in zip(stretches, counts.items(), strict=True)]
 
 
 @np.errstate(all="ignore")
@@ -210,9 +207,7 @@ class _Apart:
 
     def __init__(self, places: list[int], parameters: Parameters) -> None:
         self.places = places
-        self.copies = [
-            torch.empty_like(one, dtype=_WIDE[one.dtype]) for one in map(parameters.__getitem__, places)
-        ]
+        self.copies = [torch.empty_like(one, dtype=_WIDE[one.dtype]) for one in map(parameters.__getitem__, places)]
 
     def copy(self, parameters: Parameters) -> None:
         """Copy the parameters."""

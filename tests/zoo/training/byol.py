@@ -8,9 +8,7 @@ import torch.nn.functional as F
 
 
 def MLP(dim, hidden, out):
-    return nn.Sequential(
-        nn.Linear(dim, hidden), nn.BatchNorm1d(hidden), nn.ReLU(inplace=True), nn.Linear(hidden, out)
-    )
+    return nn.Sequential(nn.Linear(dim, hidden), nn.BatchNorm1d(hidden), nn.ReLU(inplace=True), nn.Linear(hidden, out))
 
 
 class BYOL(nn.Module):

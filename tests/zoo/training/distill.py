@@ -6,9 +6,7 @@ import torch.nn.functional as F
 
 
 def make_model(width):
-    return nn.Sequential(
-        nn.Linear(8, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 4)
-    )
+    return nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 4))
 
 
 def batches(n):

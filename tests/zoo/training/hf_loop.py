@@ -110,9 +110,7 @@ def main():
     model = TinyBert()
     optimizer = get_optimizer(model, args)
     total = args.num_train_epochs * len(train_loader) // args.accum
-    scheduler = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda s: min(1.0, (s + 1) / 2) * max(0.1, 1 - s / total)
-    )
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min(1.0, (s + 1) / 2) * max(0.1, 1 - s / total))
     for epoch in range(args.num_train_epochs):
         model.train()
         for step, (input_ids, attention_mask, target) in enumerate(train_loader):

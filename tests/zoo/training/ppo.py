@@ -77,9 +77,7 @@ def main():
                 ratio = (newlogprob - logprobs[mb]).exp()
                 adv = advantages[mb]
                 adv = (adv - adv.mean()) / (adv.std() + 1e-8)
-                pg_loss = torch.max(
-                    -adv * ratio, -adv * torch.clamp(ratio, 1 - args.clip, 1 + args.clip)
-                ).mean()
+                pg_loss = torch.max(-adv * ratio, -adv * torch.clamp(ratio, 1 - args.clip, 1 + args.clip)).mean()
                 newvalue = newvalue.view(-1)
                 v_loss = 0.5 * ((newvalue - returns[mb]) ** 2).mean()
                 entropy_loss = entropy.mean()

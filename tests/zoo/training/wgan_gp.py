@@ -13,9 +13,7 @@ args = parser.parse_args()
 
 
 def mlp(a, b, c):
-    return nn.Sequential(
-        nn.Linear(a, b), nn.LeakyReLU(0.2), nn.Linear(b, b), nn.LeakyReLU(0.2), nn.Linear(b, c)
-    )
+    return nn.Sequential(nn.Linear(a, b), nn.LeakyReLU(0.2), nn.Linear(b, b), nn.LeakyReLU(0.2), nn.Linear(b, c))
 
 
 torch.manual_seed(3)

@@ -31,9 +31,7 @@ def _with_inplace(key: str, by: int = 0) -> Callable[..., Tensor]:
     return call
 
 
-_leaky_relu, _elu, _celu, _threshold = (
-    _with_inplace(key, 1) for key in ("leaky_relu", "elu", "celu", "threshold")
-)
+_leaky_relu, _elu, _celu, _threshold = (_with_inplace(key, 1) for key in ("leaky_relu", "elu", "celu", "threshold"))
 _silu, _mish, _hardtanh, _hardsigmoid, _hardswish = map(
     _with_inplace, ("silu", "mish", "hardtanh", "hardsigmoid", "hardswish")
 )
@@ -153,9 +151,7 @@ def glu(x: Tensor, dim: int = -1) -> Tensor:
     """The first half of x along `dim`, times σ of the second half. Raises RuntimeError for an odd size."""
     axis = ops.checked_dim(dim, x.array.ndim)
     if x.array.shape[axis] % 2:
-        raise RuntimeError(
-            f"Halving dimension must be even, but dimension {axis} is size {x.array.shape[axis]}"
-        )
+        raise RuntimeError(f"Halving dimension must be even, but dimension {axis} is size {x.array.shape[axis]}")
     return apply(TABLE["glu"], (x,), (axis,))
 
 

@@ -66,9 +66,7 @@ def _mask_for_heads(
     n, _, source = scores
     mask = None if attn_mask is None else additive_mask(attn_mask, like, hides=True)
     if mask is not None and mask.array.ndim == 3 and mask.array.shape[0] != n:
-        raise RuntimeError(
-            f"The shape of the 3D attn_mask is {list(mask.shape)}, but should be {list(scores)}."
-        )
+        raise RuntimeError(f"The shape of the 3D attn_mask is {list(mask.shape)}, but should be {list(scores)}.")
     if key_padding_mask is None:
         return mask
     padding = additive_mask(key_padding_mask, like, hides=True).array

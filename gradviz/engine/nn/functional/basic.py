@@ -74,9 +74,7 @@ def _dropped(x: Tensor, p: float, shape: tuple[int, ...], inplace: bool) -> Tens
     multiply = in_place["mul_"] if inplace else ops.mul
     if p == 1:
         return multiply(x, made(np.zeros(shape, dtype), "dropout"))
-    kept = (
-        _in_memory_order(x.array, 1 - p) if shape == x.array.shape else distributions.bernoulli(shape, 1 - p)
-    )
+    kept = _in_memory_order(x.array, 1 - p) if shape == x.array.shape else distributions.bernoulli(shape, 1 - p)
     return multiply(x, made(kept.astype(dtype) / dtype.type(1 - p), "dropout"))
 
 
@@ -95,13 +93,9 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = Fa
     return _dropped(x, p, x.array.shape, inplace)
 
 
-def _dropout_channels(
-    x: Tensor, p: float, training: bool, inplace: bool, dims: Sequence[int], name: str
-) -> Tensor:
+def _dropout_channels(x: Tensor, p: float, training: bool, inplace: bool, dims: Sequence[int], name: str) -> Tensor:
     if x.array.ndim not in dims:
-        raise NotImplementedError(
-            f"gradviz's {name} takes an input of {dims[-1]} dimensions, got {x.array.ndim}"
-        )
+        raise NotImplementedError(f"gradviz's {name} takes an input of {dims[-1]} dimensions, got {x.array.ndim}")
     if not training or checked_probability(p) == 0:
         checked_probability(p)
         return x

@@ -153,18 +153,14 @@ def _convolve_transposed(
     more = sizes_of(output_padding, n)
     if x.array.ndim == n + 1:
         batch = ops.unsqueeze(x, 0)
-        return ops.squeeze(
-            _convolve_transposed(batch, weight, bias, stride, padding, more, groups, dilation, n), 0
-        )
+        return ops.squeeze(_convolve_transposed(batch, weight, bias, stride, padding, more, groups, dilation, n), 0)
     if x.array.ndim != n + 2 or weight.array.ndim != n + 2 or x.array.shape[1] != weight.array.shape[0]:
         raise RuntimeError(
             f"Given transposed=1, weight of size {list(weight.shape)}, expected input{list(x.shape)} to have "
             f"{weight.array.shape[0]} channels, and {n + 1} or {n + 2} dimensions"
         )
     if x.array.shape[1] % groups:
-        raise RuntimeError(
-            f"Given groups={groups}, expected weight to be divisible by {groups} at dimension 0"
-        )
+        raise RuntimeError(f"Given groups={groups}, expected weight to be divisible by {groups} at dimension 0")
     if any(m >= max(s, d) for m, s, d in zip(more, stride, dilation, strict=True)):
         raise RuntimeError("output padding must be smaller than either stride or dilation")
     size = tuple(
@@ -174,9 +170,7 @@ def _convolve_transposed(
         )
     )
     bias = constant(0.0, x.array) if bias is None else bias
-    return apply(
-        TABLE["transposed_convolution"], (x, weight, bias), (size, stride, padding, dilation, groups)
-    )
+    return apply(TABLE["transposed_convolution"], (x, weight, bias), (size, stride, padding, dilation, groups))
 
 
 def conv_transpose1d(
@@ -231,9 +225,7 @@ def unfold(x: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, str
     return apply(TABLE["im2col"], (x,), (kernel, stride, padding, dilation))
 
 
-def fold(
-    x: Tensor, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
-) -> Tensor:
+def fold(x: Tensor, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Tensor:
     """Columns (N, C · kernel, windows), added to an image (N, C, H, W)."""
     size, kernel = sizes_of(output_size, 2), sizes_of(kernel_size, 2)
     stride, padding, dilation = (sizes_of(v, 2) for v in (stride, padding, dilation))

@@ -26,16 +26,12 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     return ops.sum(ops.mul(ops.div(x1, lengths[0]), second), dim)
 
 
-def pairwise_distance(
-    x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
-) -> Tensor:
+def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
     """The p-norm of x1 − x2 + eps over the last dimension."""
     return ops.norm_along(ops.add_number(ops.sub(x1, x2), eps), p, -1, keepdim)
 
 
-def cosine_embedding_loss(
-    x1: Tensor, x2: Tensor, target: Tensor, margin: float = 0, reduction: str = "mean"
-) -> Tensor:
+def cosine_embedding_loss(x1: Tensor, x2: Tensor, target: Tensor, margin: float = 0, reduction: str = "mean") -> Tensor:
     """1 − cos where the target is 1; max(0, cos − margin) where it is −1."""
     epsilon = 1e-12  # as in PyTorch, where it differs from `cosine_similarity`
     inner = ops.sum(ops.mul(x1, x2), -1)

@@ -58,14 +58,10 @@ def _alike(x: Tensor, target: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
 
 def _check_dtypes(x: Tensor, target: Tensor) -> None:
     if x.array.dtype.kind not in "fc":
-        raise RuntimeError(
-            f"losses are computed of floating-point numbers, not {x.dtype}: convert with .float()"
-        )
+        raise RuntimeError(f"losses are computed of floating-point numbers, not {x.dtype}: convert with .float()")
     if x.requires_grad and target.array.dtype != x.array.dtype:
         found, expected = (torch_type_name(t.array.dtype)[6:].removesuffix("Tensor") for t in (target, x))
-        raise RuntimeError(
-            f"Found dtype {found} but expected {expected}: convert the target with .to(input.dtype)"
-        )
+        raise RuntimeError(f"Found dtype {found} but expected {expected}: convert the target with .to(input.dtype)")
 
 
 def _same(x: Tensor, target: Tensor, name: str, reduction: str) -> None:
@@ -228,9 +224,7 @@ def _plain_weight(weight: Tensor | None, x: Tensor) -> Any:
     return np.broadcast_to(weight.array, x.array.shape).astype(x.array.dtype)
 
 
-def binary_cross_entropy(
-    x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
-) -> Tensor:
+def binary_cross_entropy(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean") -> Tensor:
     """−(y ln x + (1 − y) ln(1 − x)) for probabilities x. Raises RuntimeError outside of [0, 1]."""
     _same(x, target, "binary_cross_entropy", reduction)
     if x.array.size and not (x.array.min() >= 0 and x.array.max() <= 1):
@@ -296,9 +290,7 @@ def soft_margin_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tens
     return apply(TABLE["soft_margin_loss"], (x,), (constant, reduction))
 
 
-def margin_ranking_loss(
-    x1: Tensor, x2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
-) -> Tensor:
+def margin_ranking_loss(x1: Tensor, x2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean") -> Tensor:
     """max(0, −y (x1 − x2) + margin), for targets y of 1 and −1."""
     gap = ops.mul(ops.neg(target), ops.sub(x1, x2))
     return reduced(ops.clamp_min(ops.add_number(gap, margin), 0), reduction)

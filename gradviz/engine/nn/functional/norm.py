@@ -54,9 +54,7 @@ def batch_norm(
         variance = 1 / stats[1] ** 2 - eps
         _follow(running_mean, stats[0], momentum)
         _follow(running_var, variance * (n / (n - 1)), momentum)
-    return apply(
-        TABLE["native_batch_norm"], _affine(x, weight, bias), (x.array.shape, axes, shape, eps, stats)
-    )
+    return apply(TABLE["native_batch_norm"], _affine(x, weight, bias), (x.array.shape, axes, shape, eps, stats))
 
 
 def _follow(running: Tensor, found: Any, momentum: float) -> None:
@@ -145,9 +143,7 @@ def instance_norm(
     return ops.reshape(out, n, channels, *rest)
 
 
-def local_response_norm(
-    x: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
-) -> Tensor:
+def local_response_norm(x: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
     """x / (k + alpha · the mean square of `size` neighbouring channels)^beta."""
     if x.array.ndim < 3:
         raise ValueError(f"Expected 3D or higher dimensionality input (got {x.array.ndim} dimensions)")

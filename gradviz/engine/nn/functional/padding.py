@@ -29,9 +29,7 @@ def pad(x: Tensor, pad: Sequence[int], mode: str = "constant", value: float | No
         return _circular(x, widths)
     kinds = {"reflect": "reflection", "replicate": "replication"}
     if mode not in kinds or len(widths) > 3:
-        raise NotImplementedError(
-            f"gradviz does not support the padding mode {mode!r} of {len(widths)} dimensions"
-        )
+        raise NotImplementedError(f"gradviz does not support the padding mode {mode!r} of {len(widths)} dimensions")
     shape = x.array.shape[-len(widths) :]
     places = tuple(_border(n, *width, mode) for n, width in zip(shape, widths, strict=True))
     return apply(TABLE[f"{kinds[mode]}_pad{len(widths)}d"], (x,), (places,))

@@ -20,9 +20,7 @@ def _out_sizes(size: Any, kernel: Any, stride: Any, padding: Any, dilation: Any,
     """The number of windows. With `ceil_mode` a window may end outside."""
     for k, p in zip(kernel, padding, strict=True):
         if p > k // 2:
-            raise RuntimeError(
-                f"pad should be at most half of effective kernel size, but got pad={p}, kernel_size={k}"
-            )
+            raise RuntimeError(f"pad should be at most half of effective kernel size, but got pad={p}, kernel_size={k}")
     out = []
     for n, k, s, p, d in zip(size, kernel, stride, padding, dilation, strict=True):
         room = n + 2 * p - d * (k - 1) - 1
@@ -113,9 +111,7 @@ def avg_pool2d(
     x, had_batch = _batched(x, 2, "avg_pool2d")
     out = _out_sizes(x.array.shape[2:], kernel, stride, padding, (1, 1), ceil_mode)
     rows, columns = (
-        kernels.average_weights(
-            x.array.shape[2 + i], kernel[i], stride[i], padding[i], out[i], count_include_pad
-        )
+        kernels.average_weights(x.array.shape[2 + i], kernel[i], stride[i], padding[i], out[i], count_include_pad)
         for i in (0, 1)
     )
     if divisor_override is None:
@@ -177,9 +173,7 @@ def adaptive_max_pool1d(x: Tensor, output_size: Any, return_indices: bool = Fals
     return _without_height(adaptive_max_pool2d(ops.unsqueeze(x, -2), (1, size), return_indices))
 
 
-def lp_pool2d(
-    x: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False
-) -> Tensor:
+def lp_pool2d(x: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False) -> Tensor:
     """The p-norm of each window of (N, C, H, W). p is `norm_type`."""
     kernel = sizes_of(kernel_size, 2)
     means = avg_pool2d(ops.pow(x, norm_type), kernel, stride, 0, ceil_mode)

@@ -34,8 +34,7 @@ def interpolate(
         raise NotImplementedError("gradviz does not support interpolate(antialias=True)")
     if align_corners is not None and mode in ("nearest", "nearest-exact", "area"):
         raise ValueError(
-            "align_corners option can only be set with the interpolating modes: "
-            "linear | bilinear | bicubic | trilinear"
+            "align_corners option can only be set with the interpolating modes: linear | bilinear | bicubic | trilinear"
         )
     wanted, scales = _wanted(x.array.shape[2:], size, scale_factor, recompute_scale_factor)
     if mode == "area" and dims in (1, 2):
@@ -99,9 +98,7 @@ def _cubic(matrix: np.ndarray, place: np.ndarray, n: int) -> np.ndarray:
         t = np.abs(place - (low + offset))
         near = ((a + 2) * t - (a + 3)) * t * t + 1
         far = ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
-        np.add.at(
-            matrix, (np.arange(len(place)), np.clip(low + offset, 0, n - 1)), np.where(t <= 1, near, far)
-        )
+        np.add.at(matrix, (np.arange(len(place)), np.clip(low + offset, 0, n - 1)), np.where(t <= 1, near, far))
     return matrix
 
 

@@ -21,9 +21,7 @@ class LRScheduler:
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"{type(optimizer).__name__} is not an Optimizer")
         if last_epoch != -1:
-            raise NotImplementedError(
-                "gradviz's schedulers begin at last_epoch=-1; resume with load_state_dict."
-            )
+            raise NotImplementedError("gradviz's schedulers begin at last_epoch=-1; resume with load_state_dict.")
         self.optimizer = optimizer
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])
@@ -61,9 +59,7 @@ class LRScheduler:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the optimizer and functions."""
-        return {
-            name: value for name, value in self.__dict__.items() if name != "optimizer" and not _code(value)
-        }
+        return {name: value for name, value in self.__dict__.items() if name != "optimizer" and not _code(value)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from the state of another scheduler."""

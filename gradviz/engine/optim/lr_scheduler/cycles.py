@@ -47,9 +47,7 @@ class OneCycleLR(LRScheduler):
         if total_steps is None and (epochs is None or steps_per_epoch is None):
             raise ValueError("You must define either total_steps OR (epochs AND steps_per_epoch)")
         if anneal_strategy not in ("cos", "linear"):
-            raise ValueError(
-                f"anneal_strategy must be one of 'cos' or 'linear', instead got {anneal_strategy}"
-            )
+            raise ValueError(f"anneal_strategy must be one of 'cos' or 'linear', instead got {anneal_strategy}")
         self.total_steps: int = total_steps or epochs * steps_per_epoch  # type: ignore[operator]
         self.turn = pct_start * self.total_steps - 1
         self.anneal_strategy, self.cycle_momentum = anneal_strategy, cycle_momentum
@@ -113,9 +111,7 @@ class CyclicLR(LRScheduler):
         if mode not in ("triangular", "triangular2", "exp_range") and scale_fn is None:
             raise ValueError("mode is invalid and scale_fn is None")
         self.max_lrs = _each_group("max_lr", optimizer, max_lr)
-        self.total_size = float(step_size_up) + float(
-            step_size_up if step_size_down is None else step_size_down
-        )
+        self.total_size = float(step_size_up) + float(step_size_up if step_size_down is None else step_size_down)
         self.step_ratio = step_size_up / self.total_size
         self.mode, self.gamma, self.scale_fn, self.cycle_momentum = mode, gamma, scale_fn, cycle_momentum
         by_mode = "iterations" if mode == "exp_range" else "cycle"
@@ -154,9 +150,7 @@ def _each_group(name: str, optimizer: Optimizer, value: Any) -> list[float]:
     groups = len(optimizer.param_groups)
     values = list(value) if isinstance(value, (list, tuple)) else [value] * groups
     if len(values) != groups:
-        raise ValueError(
-            f"{name} must have the same length as optimizer.param_groups: {groups}, not {len(values)}"
-        )
+        raise ValueError(f"{name} must have the same length as optimizer.param_groups: {groups}, not {len(values)}")
     return values
 
 

@@ -18,16 +18,11 @@ class LambdaLR(LRScheduler):
         several = isinstance(lr_lambda, (list, tuple))
         self.lr_lambdas = list(lr_lambda) if several else [lr_lambda] * len(optimizer.param_groups)
         if len(self.lr_lambdas) != len(optimizer.param_groups):
-            raise ValueError(
-                f"Expected {len(optimizer.param_groups)} lr_lambdas, but got {len(self.lr_lambdas)}"
-            )
+            raise ValueError(f"Expected {len(optimizer.param_groups)} lr_lambdas, but got {len(self.lr_lambdas)}")
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
-        return [
-            base * factor(self.last_epoch)
-            for base, factor in zip(self.base_lrs, self.lr_lambdas, strict=True)
-        ]
+        return [base * factor(self.last_epoch) for base, factor in zip(self.base_lrs, self.lr_lambdas, strict=True)]
 
 
 class MultiplicativeLR(LRScheduler):
@@ -44,9 +39,7 @@ class MultiplicativeLR(LRScheduler):
 class StepLR(LRScheduler):
     """The rate is multiplied by gamma every `step_size` steps."""
 
-    def __init__(
-        self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1
-    ) -> None:
+    def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1) -> None:
         self.step_size, self.gamma = step_size, gamma
         super().__init__(optimizer, last_epoch)
 
@@ -108,9 +101,7 @@ class LinearLR(LRScheduler):
         last_epoch: int = -1,
     ) -> None:
         if not 0 < start_factor <= 1:
-            raise ValueError(
-                "Starting multiplicative factor expected to be greater than 0 and less or equal to 1."
-            )
+            raise ValueError("Starting multiplicative factor expected to be greater than 0 and less or equal to 1.")
         if not 0 <= end_factor <= 1:
             raise ValueError("Ending multiplicative factor expected to be between 0 and 1.")
         self.start_factor, self.end_factor, self.total_iters = start_factor, end_factor, total_iters
@@ -138,9 +129,7 @@ class CosineAnnealingLR(LRScheduler):
             return self._present()
         if (n - 1 - half) % (2 * half) == 0:
             up = (1 - math.cos(math.pi / half)) / 2
-            return [
-                rate + (base - low) * up for base, rate in zip(self.base_lrs, self._present(), strict=True)
-            ]
+            return [rate + (base - low) * up for base, rate in zip(self.base_lrs, self._present(), strict=True)]
         ratio = (1 + math.cos(math.pi * n / half)) / (1 + math.cos(math.pi * (n - 1) / half))
         return [ratio * (rate - low) + low for rate in self._present()]
 
@@ -148,9 +137,7 @@ class CosineAnnealingLR(LRScheduler):
 class PolynomialLR(LRScheduler):
     """The rate falls to 0 in `total_iters` steps, as a power of the fraction of steps that is left."""
 
-    def __init__(
-        self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0, last_epoch: int = -1
-    ) -> None:
+    def __init__(self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0, last_epoch: int = -1) -> None:
         self.total_iters, self.power = total_iters, power
         super().__init__(optimizer, last_epoch)
 

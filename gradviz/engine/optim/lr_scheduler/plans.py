@@ -14,9 +14,7 @@ from gradviz.engine.optim.optimizer import Optimizer
 class SequentialLR(LRScheduler):
     """One scheduler after another. They change at the milestones."""
 
-    def __init__(
-        self, optimizer: Optimizer, schedulers: Sequence[LRScheduler], milestones: Sequence[int]
-    ) -> None:
+    def __init__(self, optimizer: Optimizer, schedulers: Sequence[LRScheduler], milestones: Sequence[int]) -> None:
         if len(milestones) != len(schedulers) - 1:
             raise ValueError(
                 "Sequential Schedulers expects number of schedulers provided to be one more than milestones"
@@ -59,14 +57,10 @@ class ChainedScheduler(LRScheduler):
 
     def __init__(self, schedulers: Sequence[LRScheduler], optimizer: Optimizer | None = None) -> None:
         if not schedulers:
-            raise ValueError(
-                "ChainedScheduler expects at least one scheduler to be chained, but got no scheduler."
-            )
+            raise ValueError("ChainedScheduler expects at least one scheduler to be chained, but got no scheduler.")
         self.optimizer = optimizer or schedulers[0].optimizer
         if any(isinstance(scheduler, ReduceLROnPlateau) for scheduler in schedulers):
-            raise ValueError(
-                "ChainedScheduler does not support `ReduceLROnPlateau`, whose steps need a metric"
-            )
+            raise ValueError("ChainedScheduler does not support `ReduceLROnPlateau`, whose steps need a metric")
         if any(scheduler.optimizer is not self.optimizer for scheduler in schedulers):
             raise ValueError("ChainedScheduler expects all schedulers to belong to the same optimizer")
         self.schedulers = list(schedulers)

@@ -19,9 +19,7 @@ def _to_self(text: str, rule: Callable) -> Choice:
     def alone(g: Any, x: Any, y: Any, out: Any, dim: Any, index: Any, include_self: Any) -> Any:
         return k.blank(rule(g, x, y, out, dim, index, include_self), dim, index)
 
-    return by(
-        "include_self", {False: d(f"{text}, and 0 where elements are brought in", alone)}, d(text, rule)
-    )
+    return by("include_self", {False: d(f"{text}, and 0 where elements are brought in", alone)}, d(text, rule))
 
 
 # fmt: off

@@ -26,9 +26,7 @@ def _real_only(name: str, forward: Callable) -> Callable:
     return checked
 
 
-def _row(
-    key: str, forward: Callable, kind: str, derivatives: dict[str, AnyDerivative], **settings: Any
-) -> None:
+def _row(key: str, forward: Callable, kind: str, derivatives: dict[str, AnyDerivative], **settings: Any) -> None:
     name = settings.pop("name", key)
     inputs = tuple(settings.pop("inputs", " ".join(derivatives) or "x").split())
     args, internal = (tuple(settings.pop(words, "").split()) for words in ("args", "internal"))

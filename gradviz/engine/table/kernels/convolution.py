@@ -21,9 +21,7 @@ def _weight_rows(weight: Any, groups: int) -> Any:
     return np.reshape(weight, (groups, out // groups, int(np.prod(weight.shape[1:]))))
 
 
-def convolution(
-    x: Any, weight: Any, bias: Any, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int
-) -> Any:
+def convolution(x: Any, weight: Any, bias: Any, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int) -> Any:
     """The convolution of x (N, C, *size) with a weight (out, C / groups, *kernel): (N, out, *windows)."""
     kernel = weight.shape[2:]
     size = windows_out(x.shape[2:], kernel, stride, padding, dilation)
@@ -82,9 +80,7 @@ def transposed_convolution(
     return np.ascontiguousarray(out + bias.reshape(-1, *(1,) * len(size)) if bias.ndim else out)
 
 
-def with_empty_windows(
-    x: Any, weight_shape: Sizes, size: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes
-) -> Any:
+def with_empty_windows(x: Any, weight_shape: Sizes, size: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> Any:
     """x with zeros appended, for the windows that a larger output has room for."""
     windows = windows_out(size, weight_shape[2:], stride, padding, dilation)
     after = (0, 0, *(w - n for w, n in zip(windows, x.shape[2:], strict=True)))

@@ -51,16 +51,12 @@ def embedding_bag(x: Any, y: Any, indices: np.ndarray, bags: np.ndarray, size: i
     return out
 
 
-def table_back(
-    share: Callable, g: Any, x: Any, y: Any, out: Any, indices: np.ndarray, bags: np.ndarray
-) -> Any:
+def table_back(share: Callable, g: Any, x: Any, y: Any, out: Any, indices: np.ndarray, bags: np.ndarray) -> Any:
     """The gradient of the table. `share` says what each row gets of its bag's gradient."""
     return put_back(share(g, x, y, out, indices, bags) * np.expand_dims(y, 1), x.shape, indices)
 
 
-def weights_back(
-    share: Callable, g: Any, x: Any, y: Any, out: Any, indices: np.ndarray, bags: np.ndarray
-) -> Any:
+def weights_back(share: Callable, g: Any, x: Any, y: Any, out: Any, indices: np.ndarray, bags: np.ndarray) -> Any:
     """The gradient of the weights. `share` says what each row gets of its bag's gradient."""
     return np.sum(share(g, x, y, out, indices, bags) * x[indices], axis=-1)
 

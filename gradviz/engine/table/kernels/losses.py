@@ -88,9 +88,7 @@ def _of_classes(weight: np.ndarray | None, classes: np.ndarray, n: int) -> Any:
     return 1 / n if weight is None else np.expand_dims(weight[classes], 1) / n
 
 
-def multi_margin(
-    x: Any, target: np.ndarray, p: int, margin: float, weight: np.ndarray | None, reduction: str
-) -> Any:
+def multi_margin(x: Any, target: np.ndarray, p: int, margin: float, weight: np.ndarray | None, reduction: str) -> Any:
     """max(0, margin − x[y] + x[i])^p, summed over the classes i other than the target y, divided by their number."""
     rows, classes = x.reshape(_as_rows(x.shape)), np.atleast_1d(target)
     gaps, others = _gaps(rows, classes, margin)
@@ -123,17 +121,13 @@ def slope_of_square(gaps: Any, share: Any) -> Any:
 def huber(x: Any, y: Any, delta: float, reduction: str) -> Any:
     """(x − y)² / 2 where |x − y| < delta, else delta · (|x − y| − delta / 2)."""
     distance = np.abs(x - y)
-    return reduced(
-        np.where(distance < delta, 0.5 * distance * distance, delta * (distance - 0.5 * delta)), reduction
-    )
+    return reduced(np.where(distance < delta, 0.5 * distance * distance, delta * (distance - 0.5 * delta)), reduction)
 
 
 def smooth_l1(x: Any, y: Any, beta: float, reduction: str) -> Any:
     """(x − y)² / 2β where |x − y| < beta, else |x − y| − beta / 2."""
     distance = np.abs(x - y)
-    return reduced(
-        np.where(distance < beta, 0.5 * distance * distance / beta, distance - 0.5 * beta), reduction
-    )
+    return reduced(np.where(distance < beta, 0.5 * distance * distance / beta, distance - 0.5 * beta), reduction)
 
 
 def bce(x: Any, y: Any, weight: Any, reduction: str) -> Any:

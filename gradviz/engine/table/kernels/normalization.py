@@ -22,9 +22,7 @@ def aligned(parameter: Any, shape: Sizes) -> Any:
     return parameter if not parameter.ndim else np.reshape(parameter, shape)
 
 
-def normalize(
-    x: Any, weight: Any, bias: Any, view: Sizes, axes: Sizes, shape: Sizes, eps: float, stats: Any
-) -> Any:
+def normalize(x: Any, weight: Any, bias: Any, view: Sizes, axes: Sizes, shape: Sizes, eps: float, stats: Any) -> Any:
     """(x − mean) / √(variance + eps) · weight + bias. Mean and variance are those of x in the shape `view`, over
     `axes`."""
     mean, rate = stats
@@ -48,9 +46,7 @@ def _standardized(x: Any, view: Sizes, axes: Sizes, eps: float, stats: Any) -> t
     return (seen - mean) * rate, rate
 
 
-def normalize_x(
-    g: Any, x: Any, weight: Any, view: Sizes, axes: Sizes, shape: Sizes, eps: float, stats: Any
-) -> Any:
+def normalize_x(g: Any, x: Any, weight: Any, view: Sizes, axes: Sizes, shape: Sizes, eps: float, stats: Any) -> Any:
     """The gradient of x. Its parts along the mean and along the standardized x are removed."""
     standard, rate = _standardized(x, view, axes, eps, stats)
     upstream = np.reshape(g, view) * aligned(weight, shape)

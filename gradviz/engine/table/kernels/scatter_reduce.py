@@ -72,9 +72,7 @@ def self_in_product(g: Any, x: Any, y: Any, out: Any, dim: int, index: np.ndarra
     return g * scatter_reduce(np.ones_like(raw(x)), _reached(y, index), dim, index, "prod", True)
 
 
-def source_in_product(
-    g: Any, x: Any, y: Any, out: Any, dim: int, index: np.ndarray, include_self: bool
-) -> Any:
+def source_in_product(g: Any, x: Any, y: Any, out: Any, dim: int, index: np.ndarray, include_self: bool) -> Any:
     """The gradient of the factors that are brought in: each times all others."""
     return in_source(_of_others(g, x, _reached(y, index), out, dim, index, include_self), y.shape)
 
@@ -84,9 +82,7 @@ def self_in_extreme(g: Any, x: Any, y: Any, out: Any, dim: int, index: np.ndarra
     return g * _shares(x, y, out, dim, index)[0]
 
 
-def source_in_extreme(
-    g: Any, x: Any, y: Any, out: Any, dim: int, index: np.ndarray, include_self: bool
-) -> Any:
+def source_in_extreme(g: Any, x: Any, y: Any, out: Any, dim: int, index: np.ndarray, include_self: bool) -> Any:
     """The gradient goes to the extremes, in equal shares."""
     return in_source(gather(g, dim, index) * _shares(x, _reached(y, index), out, dim, index)[1], y.shape)
 
@@ -96,9 +92,7 @@ def _reached(source: Any, index: np.ndarray) -> Any:
     return source[tuple(slice(n) for n in index.shape)]
 
 
-def _shares(
-    x: Any, source: Any, out: Any, dim: int, index: np.ndarray
-) -> tuple[np.ndarray, np.ndarray | np.generic]:
+def _shares(x: Any, source: Any, out: Any, dim: int, index: np.ndarray) -> tuple[np.ndarray, np.ndarray | np.generic]:
     """The shares of an extreme's gradient for what was there and for what was brought in. Ties share equally."""
     x, (where, source), out = raw(x), placed(index, raw(source)), raw(out)
     own, brought = (x == out).astype(x.dtype), (source == gather(out, dim, where)).astype(x.dtype)
@@ -118,6 +112,4 @@ def _of_others(g: Any, x: Any, source: Any, out: Any, dim: int, index: np.ndarra
         )
     only = zero & (zeros == 1)
     without = scatter_reduce(x, np.where(only, 1, source), dim, index, "prod", include_self)
-    return np.where(
-        only, gather(g * without, dim, index), gather(g * out, dim, index) / np.where(zero, 1, source)
-    )
+    return np.where(only, gather(g * without, dim, index), gather(g * out, dim, index) / np.where(zero, 1, source))

@@ -27,11 +27,7 @@ def with_border(x: Any, padding: Sequence[int], value: float = 0) -> Any:
         return x
     lead = x.ndim - len(padding)
     sizes = tuple(n + 2 * p for n, p in zip(x.shape[lead:], padding, strict=True))
-    whole = (
-        np.full(x.shape[:lead] + sizes, value, x.dtype)
-        if value
-        else np.zeros(x.shape[:lead] + sizes, x.dtype)
-    )
+    whole = np.full(x.shape[:lead] + sizes, value, x.dtype) if value else np.zeros(x.shape[:lead] + sizes, x.dtype)
     inner: Any = tuple(slice(p, p + n) for n, p in zip(x.shape[lead:], padding, strict=True))
     whole[(..., *inner)] = x
     return whole
@@ -69,9 +65,7 @@ def col2im(columns: Any, size: Sizes, kernel: Sizes, stride: Sizes, padding: Siz
     parts = columns.reshape(n, channels, *kernel, *out)
     whole = np.zeros((n, channels, *(m + 2 * p for m, p in zip(size, padding, strict=True))), columns.dtype)
     for at in np.ndindex(*kernel):
-        taken = tuple(
-            slice(i * d, i * d + s * o, s) for i, d, s, o in zip(at, dilation, stride, out, strict=True)
-        )
+        taken = tuple(slice(i * d, i * d + s * o, s) for i, d, s, o in zip(at, dilation, stride, out, strict=True))
         whole[(slice(None), slice(None), *taken)] += parts[(slice(None), slice(None), *at)]
     inner = tuple(slice(p, p + m) for m, p in zip(size, padding, strict=True))
     return whole[(slice(None), slice(None), *inner)]

@@ -19,9 +19,7 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
 
     With the condition alone: the indices where it holds, an int64 tensor for each dimension."""
     if x is None and y is None:
-        return tuple(
-            new_tensor(places.copy()) for places in np.nonzero(np.atleast_1d(as_tensor(condition).array))
-        )
+        return tuple(new_tensor(places.copy()) for places in np.nonzero(np.atleast_1d(as_tensor(condition).array)))
     left, right = operands(x, y)
     if left is None:
         raise TypeError("where() takes tensors or numbers")

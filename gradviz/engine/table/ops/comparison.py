@@ -74,17 +74,13 @@ plain: dict[str, Callable] = {name: _plain(name, ufunc) for name, ufunc in PLAIN
 plain |= {name: _plain(name, ufunc, 1) for name, ufunc in PLAIN_UNARY.items()}
 
 
-def isclose(
-    x: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
-) -> Tensor:
+def isclose(x: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
     """A bool tensor: where |x − other| ≤ atol + rtol · |other|."""
     found = np.isclose(x.array, other.array, rtol, atol, equal_nan)
     return without_node("isclose", (x, other), new_tensor(np.asarray(found)))
 
 
-def allclose(
-    x: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
-) -> bool:
+def allclose(x: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
     """Whether |x − other| ≤ atol + rtol · |other| everywhere."""
     return bool(np.allclose(x.array, other.array, rtol, atol, equal_nan))
 

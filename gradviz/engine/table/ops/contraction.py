@@ -21,9 +21,7 @@ def einsum(equation: str, *operands: Any) -> Tensor:
 
     Each letter stands for a dimension. Letters that the result does not have are summed over. Raises RuntimeError
     where the equation does not fit the operands, NotImplementedError for lists of numbers instead of letters."""
-    given = (
-        list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else list(operands)
-    )
+    given = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else list(operands)
     if not isinstance(equation, str):
         raise NotImplementedError("gradviz does not support einsum with lists of numbers; write letters")
     inputs, result, ellipsis = _parsed(equation, given)
@@ -79,9 +77,7 @@ def _parsed(equation: str, given: list) -> tuple[list[str], str, str]:
         right = ellipsis + "".join(c for c in sorted(set(letters) - set(ellipsis)) if letters.count(c) == 1)
     right = right.replace("...", ellipsis)
     if (lost := next((c for c in right if all(c not in part for part in parts)), None)) is not None:
-        raise RuntimeError(
-            f"einsum(): output subscript {lost} does not appear in the equation for any input operand"
-        )
+        raise RuntimeError(f"einsum(): output subscript {lost} does not appear in the equation for any input operand")
     return parts, right, ellipsis
 
 
@@ -132,9 +128,7 @@ def _multiplied(x: Tensor, y: Tensor, over: list[int]) -> Tensor:
     return permute(view(bmm(left, right), *sizes), *(places.index(dim) for dim in range(len(places))))
 
 
-def _as_matrices(
-    x: Tensor, batch: list[int], rows: list[int], columns: list[int], without: list[int]
-) -> Tensor:
+def _as_matrices(x: Tensor, batch: list[int], rows: list[int], columns: list[int], without: list[int]) -> Tensor:
     """x as a batch of matrices. In the dimensions `without` it has size 1."""
     sizes = (math.prod(x.array.shape[dim] for dim in dims) for dims in (batch, rows, columns))
     return reshape(permute(x, *batch, *rows, *columns, *without), *sizes)

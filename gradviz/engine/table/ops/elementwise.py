@@ -69,9 +69,7 @@ def _with_alpha(name: str) -> Callable:
         if alpha == 1:
             return plain(x, y)
         if isinstance(alpha, float) and not any(_kind_of(value) in "fc" for value in (x, y)):
-            raise RuntimeError(
-                "For integral input tensors, argument alpha must not be a floating point number."
-            )
+            raise RuntimeError("For integral input tensors, argument alpha must not be a floating point number.")
         return _elementwise(row, x, y, args=(alpha,))
 
     call.__name__ = call.__qualname__ = name
@@ -105,14 +103,8 @@ def rpow(x: Any, base: Any) -> Any:
 def rsub(x: Any, other: Any, *, alpha: Any = 1) -> Any:
     """other − alpha · x. `other` is a tensor or a number."""
     if isinstance(other, (int, float)):
-        return (
-            apply(TABLE["rsub"], (x,), (other,))
-            if alpha == 1
-            else apply(TABLE["rsub_scaled"], (x,), (other, alpha))
-        )
-    return (
-        _rsub_tensor(x, other) if alpha == 1 else _elementwise("rsub_tensor_scaled", x, other, args=(alpha,))
-    )
+        return apply(TABLE["rsub"], (x,), (other,)) if alpha == 1 else apply(TABLE["rsub_scaled"], (x,), (other, alpha))
+    return _rsub_tensor(x, other) if alpha == 1 else _elementwise("rsub_tensor_scaled", x, other, args=(alpha,))
 
 
 def _with_number(name: str) -> Callable:
@@ -250,11 +242,7 @@ _copysign, _ldexp = functions["copysign"], functions["ldexp"]
 
 def copysign(x: Any, other: Any) -> Tensor:
     """|x| with the sign of `other`, a tensor or a number."""
-    return (
-        apply(TABLE["copysign_number"], (x,), (other,))
-        if isinstance(other, (int, float))
-        else _copysign(x, other)
-    )
+    return apply(TABLE["copysign_number"], (x,), (other,)) if isinstance(other, (int, float)) else _copysign(x, other)
 
 
 functions["copysign"] = copysign

@@ -36,9 +36,7 @@ def getitem(x: Tensor, index: Any) -> Tensor:
         return apply(TABLE["select"], (x,), (0, index % n))
     parts = index if isinstance(index, tuple) else (index,)
     if not any(isinstance(part, np.ndarray) for part in parts):
-        return _sliced(
-            x, _without_ellipsis(parts, x.array.ndim), "index" if type(index) is slice else "alias"
-        )
+        return _sliced(x, _without_ellipsis(parts, x.array.ndim), "index" if type(index) is slice else "alias")
     if any(part is None or part is Ellipsis or isinstance(part, (int, slice)) for part in parts):
         x, parts = _sliced_first(x, parts)
     _check_masks(x, parts)
@@ -62,9 +60,7 @@ def _check_masks(x: Tensor, parts: tuple) -> None:
         if isinstance(part, np.ndarray) and part.dtype.kind == "b":
             shape = x.array.shape
             if part.shape != shape[dim : dim + taken]:
-                wrong = next(
-                    (i for i in range(taken) if part.shape[i : i + 1] != shape[dim + i : dim + i + 1]), 0
-                )
+                wrong = next((i for i in range(taken) if part.shape[i : i + 1] != shape[dim + i : dim + i + 1]), 0)
                 raise IndexError(
                     f"The shape of the mask {list(part.shape)} at index {wrong} does not match the shape of the "
                     f"indexed tensor {list(shape)} at index {dim + wrong}"
@@ -238,9 +234,7 @@ def _checked_source(key: str, x: Tensor, dim: int, index: Tensor, src: Tensor) -
 
 
 def _scatter(key: str) -> Callable:
-    def call(
-        x: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None, reduce: Any = None
-    ) -> Tensor:
+    def call(x: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None, reduce: Any = None) -> Tensor:
         if reduce is not None:
             raise NotImplementedError(f"gradviz does not support {key} with reduce={reduce!r}")
         src = value if src is None else src
@@ -275,9 +269,7 @@ def scatter_reduce(
 def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
     """The slices of x along `dim` at the indices in `index`, which has one dimension."""
     if not x.array.ndim and index.array.size != 1:
-        raise RuntimeError(
-            f"index_select(): Index to scalar can have only 1 value, got {index.array.size} value(s)"
-        )
+        raise RuntimeError(f"index_select(): Index to scalar can have only 1 value, got {index.array.size} value(s)")
     places = _checked_places(x, dim, index, "index out of range in self", IndexError)
     return apply(TABLE["index_select"], (x,), places)
 
@@ -385,8 +377,6 @@ def select_scatter(x: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
     return _with_slice("select_scatter", x, src, at(checked_dim(dim, x.array.ndim), index))
 
 
-def slice_scatter(
-    x: Tensor, src: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
-) -> Tensor:
+def slice_scatter(x: Tensor, src: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Tensor:
     """x with `src` at the slice start:end:step along `dim`."""
     return _with_slice("slice_scatter", x, src, at(checked_dim(dim, x.array.ndim), slice(start, end, step)))

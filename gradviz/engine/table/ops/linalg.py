@@ -92,14 +92,10 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
     return _computed("solve", A, B)
 
 
-def solve_triangular(
-    A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False
-) -> Tensor:
+def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Tensor:
     """`solve` for triangular matrices. Only that triangle is read."""
     _square("solve_triangular", A)
-    return _computed(
-        "solve_triangular" if left else "solve_triangular_right", A, B, args=(upper, unitriangular)
-    )
+    return _computed("solve_triangular" if left else "solve_triangular_right", A, B, args=(upper, unitriangular))
 
 
 def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
@@ -157,9 +153,7 @@ def qr(A: Tensor, mode: str = "reduced") -> QrResult:
         )
     if mode == "complete":
         return QrResult(*map(new_tensor, np.linalg.qr(A.array, "complete")))
-    return QrResult(
-        new_tensor(np.empty(0, A.array.dtype)), new_tensor(np.asarray(np.linalg.qr(A.array, "r")))
-    )
+    return QrResult(new_tensor(np.empty(0, A.array.dtype)), new_tensor(np.asarray(np.linalg.qr(A.array, "r"))))
 
 
 def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
@@ -182,9 +176,7 @@ def _chain(matrices: Sequence[Tensor]) -> Tensor:
     for length in range(1, n):
         for i in range(n - length):
             j = i + length
-            totals = {
-                s: cost[i, s] + cost[s + 1, j] + sizes[i] * sizes[s + 1] * sizes[j + 1] for s in range(i, j)
-            }
+            totals = {s: cost[i, s] + cost[s + 1, j] + sizes[i] * sizes[s + 1] * sizes[j + 1] for s in range(i, j)}
             cut[i, j] = min(totals, key=lambda s: totals[s])
             cost[i, j] = totals[cut[i, j]]
 
@@ -232,9 +224,7 @@ def matrix_norm(
     return (amax if ord > 0 else amin)(sums, other - (summed < other and not keepdim), keepdim)
 
 
-def linalg_norm(
-    A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
-) -> Tensor:
+def linalg_norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """A norm of vectors, or of matrices where `ord` and `dim` say so."""
     matrices = isinstance(dim, (tuple, list)) and len(dim) == 2
     if ord is not None and (matrices or (dim is None and A.array.ndim == 2)):
@@ -273,9 +263,7 @@ def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
     return reshape(inv(reshape(A, size, -1)), *shape[ind:], *shape[:ind])
 
 
-def matrix_rank(
-    A: Tensor, tol: Any = None, *, atol: Any = None, rtol: Any = None, hermitian: bool = False
-) -> Tensor:
+def matrix_rank(A: Tensor, tol: Any = None, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Tensor:
     """The number of singular values above max(atol, rtol · the greatest one), as int64."""
     if tol is not None:
         atol, rtol = tol, 0.0

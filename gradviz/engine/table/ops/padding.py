@@ -21,9 +21,7 @@ def constant_pad_nd(x: Tensor, pad: Sequence[int], value: float = 0) -> Tensor:
     A negative width cuts x. Raises RuntimeError where `pad` is too long, or cuts more than there is."""
     free = x.array.ndim - len(pad) // 2
     if free < 0:
-        raise RuntimeError(
-            "Length of pad should be no more than twice the number of dimensions of the input."
-        )
+        raise RuntimeError("Length of pad should be no more than twice the number of dimensions of the input.")
     before, after = (tuple([0] * free + list(pad[start::2])[::-1]) for start in (0, 1))
     if any(n + b + a < 0 for n, b, a in zip(x.array.shape, before, after, strict=True)):
         raise RuntimeError("The input was cut to less than nothing: negative widths exceed a size")

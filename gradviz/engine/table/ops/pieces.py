@@ -32,9 +32,7 @@ def select(x: Tensor, dim: int, index: Any) -> Tensor:
     dim = checked_dim(dim, x.array.ndim)
     n, index = x.array.shape[dim], int(index)
     if not -n <= index < n:
-        raise IndexError(
-            f"select(): index {index} out of range for tensor of size {list(x.shape)} at dimension {dim}"
-        )
+        raise IndexError(f"select(): index {index} out of range for tensor of size {list(x.shape)} at dimension {dim}")
     return apply(TABLE["select"], (x,), (dim, index % n))
 
 
@@ -103,9 +101,7 @@ def _chunked(cut: Callable, x: Tensor, chunks: int, dim: int) -> tuple[Tensor, .
 def tensor_split(x: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
     """x split along `dim` at the given indices, or into a number of pieces that are as equal as possible."""
     if not x.array.ndim:
-        raise RuntimeError(
-            "tensor_split expected at least a 1-dimensional tensor, but got a tensor with 0 dims"
-        )
+        raise RuntimeError("tensor_split expected at least a 1-dimensional tensor, but got a tensor with 0 dims")
     dim = checked_dim(dim, x.array.ndim)
     n, where = x.array.shape[dim], indices_or_sections
     if isinstance(where, Tensor):
@@ -128,8 +124,7 @@ def _split_along(name: str, dim: int, least: int) -> Any:
 
 
 hsplit, vsplit, dsplit = (
-    _split_along(name, dim, least)
-    for name, dim, least in [("hsplit", 1, 1), ("vsplit", 0, 2), ("dsplit", 2, 3)]
+    _split_along(name, dim, least) for name, dim, least in [("hsplit", 1, 1), ("vsplit", 0, 2), ("dsplit", 2, 3)]
 )
 
 

@@ -158,9 +158,7 @@ def matmul(x: Any, y: Any) -> Any:
     if dims == (2, 2):
         return mm(x, y)
     if 0 in dims:
-        raise RuntimeError(
-            f"both arguments to matmul need to be at least 1D, but they are {dims[0]}D and {dims[1]}D"
-        )
+        raise RuntimeError(f"both arguments to matmul need to be at least 1D, but they are {dims[0]}D and {dims[1]}D")
     if dims == (1, 1):
         return dot(x, y)
     if dims == (2, 1):

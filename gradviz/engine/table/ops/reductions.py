@@ -44,9 +44,7 @@ def checked_dim(dim: int, ndim: int) -> int:
     """`dim` counted from the front. Raises IndexError where it is out of range."""
     n = ndim or 1
     if not -n <= dim < n:
-        raise IndexError(
-            f"Dimension out of range (expected to be in range of [{-n}, {n - 1}], but got {dim})"
-        )
+        raise IndexError(f"Dimension out of range (expected to be in range of [{-n}, {n - 1}], but got {dim})")
     return (dim + n if dim < 0 else dim) if ndim else None  # type: ignore[return-value]
 
 
@@ -169,9 +167,7 @@ def norm_along(x: Tensor, p: float, dim: int, keepdim: bool = False) -> Tensor:
     return apply(TABLE["norm"], (x,), (float(p), dims_of(x, dim), keepdim))
 
 
-def vector_norm(
-    x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
-) -> Tensor:
+def vector_norm(x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """(Σ |x|^ord)^(1/ord) over `dim`. Raises RuntimeError for integers."""
     x = x if dtype is None else to(x, dtype)
     _floating(x, "linalg.vector_norm: Expected a floating point or complex tensor as input.")

@@ -317,9 +317,7 @@ def repeat(x: Tensor, *repeats: Any) -> Tensor:
     """x repeated along each dimension."""
     wanted = sizes(repeats)
     if len(wanted) < x.array.ndim:
-        raise RuntimeError(
-            "Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor"
-        )
+        raise RuntimeError("Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor")
     return apply(TABLE["repeat"], (x,), (wanted,))
 
 

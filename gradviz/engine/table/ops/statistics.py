@@ -33,18 +33,14 @@ from gradviz.engine.table.ops.shape import (
 _HOW = ("linear", "lower", "higher", "midpoint", "nearest")
 
 
-def quantile(
-    x: Tensor, q: Any, dim: Any = None, keepdim: bool = False, *, interpolation: str = "linear"
-) -> Tensor:
+def quantile(x: Tensor, q: Any, dim: Any = None, keepdim: bool = False, *, interpolation: str = "linear") -> Tensor:
     """The q-quantiles over `dim`, NaN where there is a NaN. Several q are the first dimension of the result.
 
     q is a number or a tensor of at most one dimension, in [0, 1]."""
     return _quantile(x, q, dim, keepdim, interpolation, skip_nan=False)
 
 
-def nanquantile(
-    x: Tensor, q: Any, dim: Any = None, keepdim: bool = False, *, interpolation: str = "linear"
-) -> Tensor:
+def nanquantile(x: Tensor, q: Any, dim: Any = None, keepdim: bool = False, *, interpolation: str = "linear") -> Tensor:
     """`quantile` of the elements that are not NaN."""
     return _quantile(x, q, dim, keepdim, interpolation, skip_nan=True)
 
@@ -54,8 +50,7 @@ def _quantile(x: Tensor, q: Any, dim: Any, keepdim: bool, how: str, skip_nan: bo
         raise RuntimeError("quantile() input tensor must be either float or double dtype")
     if how not in _HOW:
         raise RuntimeError(
-            "quantile() interpolation must be one of linear, lower, higher, midpoint or nearest, but got "
-            + how
+            "quantile() interpolation must be one of linear, lower, higher, midpoint or nearest, but got " + how
         )
     wanted = q if isinstance(q, Tensor) else new_tensor(np.asarray(q, x.array.dtype))
     if ((wanted.array < 0) | (wanted.array > 1)).any():
@@ -95,11 +90,7 @@ def _places(rows: np.ndarray, wanted: Tensor, skip_nan: bool) -> Tensor:
     if skip_nan:
         return place
     spoiled = np.broadcast_to(missing.any(-1, keepdims=True), place.array.shape)
-    return (
-        where(spoiled, new_tensor(np.asarray(rows.shape[-1] - 1, rows.dtype)), place)
-        if spoiled.any()
-        else place
-    )
+    return where(spoiled, new_tensor(np.asarray(rows.shape[-1] - 1, rows.dtype)), place) if spoiled.any() else place
 
 
 def _between(ordered: Tensor, place: Tensor, how: str) -> Tensor:
@@ -129,9 +120,7 @@ def histc(x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
     return without_node("histc", (x,), new_tensor(counts))
 
 
-def unique_consecutive(
-    x: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: Any = None
-) -> Any:
+def unique_consecutive(x: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: Any = None) -> Any:
     """x without consecutive duplicates. On request also the index of each element in the result, and the counts."""
     return distinct("unique_consecutive", x, dim, return_inverse, return_counts)
 

@@ -24,6 +24,7 @@ for the folds of a cross-validation, or once at its end; weights that look ahead
 evaluation.
 """
 
+import math
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -69,18 +70,18 @@ def _put_back(case: Case) -> Iterator[Found]:
     ]
     for events in case.by_site(distinct(writes.events[late])).values():
         here = contained(writes.events, events)
-        leaves = distinct(writes.leaves[here]).tolist()
-        shares = [_share_kept(case, leaf, writes.events[here & (writes.leaves == leaf)]) for leaf in leaves]
-        known = [share for share in shares if share is not None]
-        if not known or max(known) >= _KEPT:
+        loads, of = writes.events[here], writes.leaves[here]
+        known = ((leaf, _share_kept(case, leaf, loads[of == leaf])) for leaf in distinct(of).tolist())
+        shares = {leaf: share for leaf, share in known if share is not None}
+        if (most := max(shares.values(), default=1.0)) >= _KEPT:
             continue
-        much = "all" if max(known) < _EXACT else f"{1 - max(known):.0%}"
+        much = "all" if most < _EXACT else f"{1 - most:.0%}"
         yield Found(
-            f"this line writes other values over {case.called(leaves)} after the steps, again and again: it takes back "
+            f"this line writes other values over {case.called(shares)} after the steps, again and again: it takes back "
             f"{much} of what they have changed",
             "load a copy once, after the training; or copy the model's values into it, and not back",
             (int(events[0]),),
-            tensors=tuple(leaves),
+            tensors=tuple(shares),
         )
 
 
@@ -92,7 +93,8 @@ def _share_kept(case: Case, leaf: int, loads: np.ndarray) -> float | None:
     steps, memory = rows.steps[own], case.query.memory
     bounds = [int(steps.min(initial=0)) - 1, *loads.tolist()]
     counts = [int(((steps > start) & (steps < end)).sum()) for start, end in pairwise(bounds)]
-    if len(loads) < _ROUNDS or len(distinct(rows.optimizers[own])) != 1 or not all(counts) or steps[-1] > loads[-1]:
+    is_one = len(distinct(rows.optimizers[own])) == 1
+    if len(loads) < _ROUNDS or not is_one or not all(counts) or steps[-1] > loads[-1]:
         return None
     ends = [*(steps[np.searchsorted(steps, loads[:-1])] - 1).tolist(), case.trace.count - 1]
     shares = [
@@ -100,15 +102,15 @@ def _share_kept(case: Case, leaf: int, loads: np.ndarray) -> float | None:
         for (start, load), end in zip(pairwise(bounds), ends, strict=True)
     ]
     most = max(shares[len(shares) > _ROUNDS :])  # the first load may be of what has just been kept
-    return most if max(counts) == 1 or most < _EXACT else None
+    return most if not math.isnan(sum(shares)) and (max(counts) == 1 or most < _EXACT) else None
 
 
 def _share(before: Snapshot | None, changed: Snapshot | None, after: Snapshot | None) -> float:
-    """The share of a change that remains; by the statistics of a large tensor: 0 if none remains, else 1."""
+    """The share of a change that remains; 0 if a large tensor has its statistics again, else NaN: it is not known."""
     if before is None or changed is None or after is None:
-        return 1.0
+        return math.nan
     if before.array is None or changed.array is None or after.array is None:
-        return float(before.stats is None or before.stats != after.stats or before.stats == changed.stats)
+        return 0.0 if before.stats == after.stats != changed.stats and before.stats is not None else math.nan
     change = np.linalg.norm(np.subtract(changed.array, before.array, dtype=np.float64))
     return float(np.linalg.norm(np.subtract(after.array, before.array, dtype=np.float64)) / (change or 1))
 

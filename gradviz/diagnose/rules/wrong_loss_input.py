@@ -34,6 +34,7 @@ from gradviz.query.flow import op_behind
 from gradviz.query.functions_of_source import called
 from gradviz.query.ops import (
     CONVERTING,
+    JOINING,
     LOG_SHARES,
     OF_LOG_PROBABILITIES,
     OF_LOGITS,
@@ -144,7 +145,7 @@ def wrong_loss_input(case: Case) -> Iterator[Found]:
 
 def _target(case: Case, op: OpRan) -> Iterator[Found]:
     """The finding for a `kl_div` whose target has logarithms where it expects none, or none where it expects them."""
-    source = op_behind(case.query, op.inputs[1], _PASSING) if len(op.inputs) > 1 else None
+    source = _source(case, op.inputs[1]) if len(op.inputs) > 1 else None
     wants_logarithms = _LOG_TARGET in op.args.split(", ")
     wrong, right = (PROBABILITIES, "log-probabilities") if wants_logarithms else (LOG_SHARES, "probabilities")
     if source is None or source.op not in wrong:
@@ -167,10 +168,20 @@ def _with_log_target(value: bool) -> Fix:
 
 def _loss_and_source(case: Case, op: OpRan) -> tuple[str, OpRan | None]:
     """The loss that the program called, and the op that made its input. cross_entropy runs log_softmax and nll_loss."""
-    source = op_behind(case.query, op.inputs[0], _PASSING) if op.inputs else None
+    source = _source(case, op.inputs[0]) if op.inputs else None
     if op.op == "nll_loss" and source is not None and source.op in LOG_SHARES and source.site == op.site:
-        return "cross_entropy", op_behind(case.query, source.inputs[0], _PASSING)
+        return "cross_entropy", _source(case, source.inputs[0])
     return op.op, source
+
+
+def _source(case: Case, tensor: int) -> OpRan | None:
+    """The op that made the elements of a tensor, and in the same line those of all its parts."""
+    source = op_behind(case.query, tensor, _PASSING)
+    if source is None or source.op not in JOINING or not source.inputs:
+        return source
+    parts = [_source(case, part) for part in source.inputs]
+    made = {(part.op, part.site) for part in parts if part is not None}
+    return parts[0] if len(made) == 1 and None not in parts else source
 
 
 def _is_positive(case: Case, op: OpRan) -> bool:

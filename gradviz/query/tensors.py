@@ -392,10 +392,15 @@ class Memory(Lookup):
 
     @cached_property
     def parts(self) -> dict[int, int]:
-        """The tensor of which each view shows a part."""
+        """The tensor of which each view shows a part, by itself or as a view of all of such a view."""
         states, rows = self.trace.states, self.trace.states.firsts
-        rows = rows[(states.bases[rows] > 0) & (states.flags[rows] & (VIEW | WHOLE) == VIEW)]
-        return dict(zip(states.tensors[rows].tolist(), states.bases[rows].tolist(), strict=True))
+        rows = rows[(states.bases[rows] > 0) & (states.flags[rows] & VIEW > 0)]
+        found: dict[int, int] = {}
+        columns = (states.tensors, states.bases, states.flags & WHOLE)
+        for tensor, base, whole in sorted(zip(*(column[rows].tolist() for column in columns), strict=True)):
+            if not whole or base in found:
+                found[tensor] = found[base] if whole else base
+        return found
 
     def _is_stale(self, tensor: int, at: int) -> bool:
         """Whether the memory of which a tensor is a part was written to since the tensor's last known value."""

@@ -1,10 +1,8 @@
 """The reports of all ranks of a run as one report, in which a finding of several ranks stands once."""
 
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from itertools import repeat
-from multiprocessing import get_context
 from pathlib import Path
 
 from gradviz.diagnose.between_ranks import BETWEEN_RANKS, findings_of
@@ -42,6 +40,10 @@ def check_ranks(
     if chosen.select and not of_one.select:
         reports = dict.fromkeys(ranks, Report((), (), ()))
     elif in_processes and len(ranks) >= _MANY:
+        # here, since a program that has ended cannot import them: what draws its run imports this file
+        from concurrent.futures import ProcessPoolExecutor
+        from multiprocessing import get_context
+
         with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
             asked = ([trace.path for trace in ranks.values()], repeat(of_one))
             reports = dict(zip(ranks, pool.map(_report, *asked, chunksize=8), strict=True))

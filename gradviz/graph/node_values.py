@@ -18,6 +18,7 @@ from gradviz.query.writes import added_to, used_otherwise
 from gradviz.tracefile import PassInfo, Snapshot
 
 _FEW = 4  # the most elements of a parameter whose step is shown
+_STEPS = 8  # the most steps: all are read, for the momentum and the averages
 
 
 def fill_values(graph: Graph, query: Query, states: Mapping[str, State], backward_pass: PassInfo | None) -> None:
@@ -50,7 +51,7 @@ def _fill_tensors(graph: Graph, query: Query, states: Mapping[str, State]) -> No
         node.value = trace.snapshot(node.number, last)
         if write := used.get(states[node.id]):
             node.value, node.used = write.before, write.after
-        if node.version and node.is_leaf and math.prod(node.shape or ()) <= _FEW:
+        if 0 < node.version <= _STEPS and node.is_leaf and math.prod(node.shape or ()) <= _FEW:
             written = trace.event(states[node.id].since)
             node.update = update_step(query, written) if isinstance(written, Mutated) else None
         last_version[node.number] = node

@@ -28,6 +28,7 @@ NEEDED = """
     autograd._enable_record_function autograd._engine_run_backward autograd._profiler_enabled
     autograd.forward_ad._current_level autograd.graph._engine_run_backward
     autograd.graph._get_grad_fn_or_grad_acc compiler.is_compiling nn.Buffer
+    nn.modules._functions.BackwardHookFunction
     optim.optimizer.register_optimizer_step_post_hook optim.optimizer.register_optimizer_step_pre_hook
     overrides.TorchFunctionMode overrides._get_current_function_mode_stack overrides._pop_mode overrides._push_mode
     utils._python_dispatch.TorchDispatchMode utils._python_dispatch._disable_current_modes

@@ -237,7 +237,7 @@ class TorchRecorder:
 
         def call(cls: Any, *args: Any, **kwargs: Any) -> Any:
             made = type.__call__(cls, *args, **kwargs)
-            if not self.source.is_off and tensor_values.is_plain_parameter(type(made)):
+            if not self.source.is_off:
                 self._put_off(made, args[0] if args else None, sys._getframe(1))
             return made
 
@@ -270,6 +270,8 @@ class TorchRecorder:
     @safely
     def _put_off(self, parameter: torch.Tensor, data: Any, frame: FrameType) -> None:
         """Note a new parameter, which is emitted later."""
+        if not tensor_values.is_plain_parameter(type(parameter)):
+            return
         identity = self.source.identity
         with torch._C.DisableTorchFunction():
             if id(parameter) not in identity.known:

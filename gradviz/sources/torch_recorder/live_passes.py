@@ -8,7 +8,8 @@ unwatched."""
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -47,9 +48,6 @@ _NOWHERE, _OTHER_LEAF = -1, -2  # edges without a target, and to a leaf that is 
 
 _Form = tuple[tuple[str, tuple[int, ...]], ...]  # the name of each node, and where its edges lead
 
-_Way = dict[int, Any]  # the edges of a node that lead to certain nodes, each with the way from there
-_HERE = -1  # in the way from such a node
-
 
 class _Place(NamedTuple):
     """Where an input of an op comes from: output `nr` of a node, by its place in the pass, or the leaf of that number,
@@ -69,13 +67,27 @@ class _Like(NamedTuple):
     steady: bool | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class _Way:
+    """The edges of a node that lead to nodes that may be singular, each with the way from there; and whether the node
+    may itself be singular."""
+
+    edges: "dict[int, _Way]"
+    may_be_singular: bool
+
+    def onward(self, fn: Any) -> "Iterator[tuple[Any, _Way]]":
+        """The next nodes on the way from a node, each with its own way."""
+        targets = fn.next_functions
+        return ((targets[nr][0], way) for nr, way in self.edges.items() if nr < len(targets) and targets[nr][0])
+
+
 class LivePasses:
     """Emits such passes to a source's listener."""
 
     def __init__(self, source: Source) -> None:
         self.source, self.identity = source, source.identity
         self.known: OrderedDict[_Form, list[_Like | None]] = OrderedDict()
-        self.ways: dict[_Form, _Way] = {}  # to the nodes that may be singular
+        self.ways: dict[_Form, _Way | None] = {}  # to the nodes that may be singular
         self.alarms = 0  # the passes that began with such a node at its point
         self.newest = 0  # the newest tensor as the last of these passes ended: older leaves stay
 
@@ -126,17 +138,13 @@ class LivePasses:
         ways = [way for way in self.ways.values() if way]
         if not ways or self.alarms >= _MOST_ALARMS:
             return False
-        seen, ends = set(), set()
         with torch._C.DisableTorchFunction(), unheard():
-            stack = [(getattr(root, "grad_fn", None), way) for root in roots for way in ways]
-            while stack:
-                fn, way = stack.pop()
-                if fn is None or (fn, id(way)) in seen:
-                    continue
-                seen.add((fn, id(way)))
-                if _HERE in way and fn.name() in _SINGULAR:
-                    ends.add(fn)
-                stack += [(target, way[nr]) for nr, (target, _) in enumerate(fn.next_functions) if nr in way]
+            fns = [fn for root in roots if (fn := getattr(root, "grad_fn", None)) is not None]
+            reached = here = {(fn, way) for fn in fns for way in ways}
+            while here:  # one step further from the roots
+                here = {to for fn, way in here for to in way.onward(fn)} - reached
+                reached = reached | here
+            ends = {fn for fn, way in reached if way.may_be_singular and fn.name() in _SINGULAR}
             is_there = any(map(self._is_at_its_point, ends))
         self.alarms += is_there
         return is_there
@@ -205,16 +213,17 @@ def _event_of(told: tuple[Numbered, _Like | None]) -> Any:
     return record if like is None else like.made.event
 
 
-def _way(form: _Form, likes: Sequence[_Like | None]) -> _Way:
-    """The edges by which the newest node of a form leads to nodes that may be singular; of a power of 1 or more and of
-    a division by a number it is known that they are not."""
+def _way(form: _Form, likes: Sequence[_Like | None]) -> "_Way | None":
+    """The way from the newest node of a form to nodes that may be singular; None if there is none. Of a power of 1 or
+    more and of a division by a number it is known that they are not."""
     ways: list[_Way | None] = []
     for (name, edges), like in zip(form, likes, strict=True):
-        onward = {nr: ways[at] for nr, at in enumerate(edges) if 0 <= at < len(ways) and ways[at] is not None}
+        places = {nr: at for nr, at in enumerate(edges) if 0 <= at < len(ways)}
+        onward = {nr: way for nr, at in places.items() if (way := ways[at]) is not None}
         args, op = ("", "") if like is None else (like.made.args, like.made.op)
         is_one = name in _SINGULAR and op != "square" and not _SMOOTH.match(args)
-        ways.append({**onward, _HERE: {}} if is_one else onward or None)
-    return (ways[-1] if ways else None) or {}
+        ways.append(_Way(onward, is_one) if onward or is_one else None)
+    return ways[-1] if ways else None
 
 
 def _in_common(before: _Like | None, now: _Like | None) -> _Like | None:

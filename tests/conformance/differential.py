@@ -524,7 +524,7 @@ def compare(names: list[str], parts: str = "elements") -> Found:
 @functools.cache
 def listed() -> list[dict[str, Any]]:
     """The rows of differences.json: `functions`, `what`, `how` and `why`; `dtypes` where it is not "float"; `drawn`
-    where only drawn elements show it, none of the grid."""
+    where only drawn elements show it, none of the grid; `processor` where some processors show it."""
     return json.loads(LISTED.read_text(encoding="utf-8"))
 
 

@@ -30,7 +30,9 @@ print("grad", w.grad.tolist())
 def recorded(folder: Path, program: str, *options: str) -> tuple[subprocess.CompletedProcess[bytes], Path]:
     """Run a program under `gradviz trace`: what it printed, and its trace."""
     (folder / "program.py").write_text(program)
-    command = [python(), "-m", "gradviz", "trace", "-q", "--engine", "numpy", *options, "program.py"]
+    # what the server of programs holds is never thawed, and so is what a forked program makes before it runs
+    interpreter = sys.executable if "__del__" in program else python()
+    command = [interpreter, "-m", "gradviz", "trace", "-q", "--engine", "numpy", *options, "program.py"]
     done = subprocess.run(command, cwd=folder, capture_output=True, timeout=300, check=False)
     return done, folder / "program.gradviz"
 

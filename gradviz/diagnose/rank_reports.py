@@ -1,6 +1,7 @@
 """The reports of all ranks of a run as one report, in which a finding of several ranks stands once."""
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
@@ -38,18 +39,21 @@ def check_ranks(
     chosen = replace(settings, select=tuple(select or settings.select), ignore=tuple(ignore or settings.ignore))
     of_one = _without_rank_rules(chosen)
     if chosen.select and not of_one.select:
-        reports = dict.fromkeys(ranks, Report((), (), ()))
-    elif in_processes and len(ranks) >= _MANY:
-        # here, since a program that has ended cannot import them: what draws its run imports this file
-        from concurrent.futures import ProcessPoolExecutor
-        from multiprocessing import get_context
+        return compared(ranks, dict.fromkeys(ranks, Report((), (), ())), chosen)
+    if in_processes and len(ranks) >= _MANY:
+        with suppress(OSError, RuntimeError):  # where no processes can be started, this one checks all ranks
+            return compared(ranks, _reports_of_processes(ranks, of_one), chosen)
+    return compared(ranks, {rank: check(trace, settings=of_one) for rank, trace in ranks.items()}, chosen)
 
-        with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-            asked = ([trace.path for trace in ranks.values()], repeat(of_one))
-            reports = dict(zip(ranks, pool.map(_report, *asked, chunksize=8), strict=True))
-    else:
-        reports = {rank: check(trace, settings=of_one) for rank, trace in ranks.items()}
-    return compared(ranks, reports, chosen)
+
+def _reports_of_processes(ranks: Mapping[int, Trace], settings: Settings) -> dict[int, Report]:
+    # here, since a program that has ended cannot import them: what draws its run imports this file
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        asked = ([trace.path for trace in ranks.values()], repeat(settings))
+        return dict(zip(ranks, pool.map(_report, *asked, chunksize=8), strict=True))
 
 
 def _report(path: Path, settings: Settings) -> Report:

@@ -454,7 +454,7 @@ def _apart(case: Case, known: set[int]) -> Iterator[Forgotten]:
     by_optimizer: dict[int, list[int]] = {}
     ledger, points = case.query.of(Ledger), {*_points(case)}
     leaves = [leaf for leaf in ledger.homeless if leaf not in known | points]
-    sources = [ast.unparse(tree) for tree in case.query.of(trees).values()]
+    sources = [ast.unparse(tree) for tree in case.query.of(trees).values()] if leaves else []
     for leaf in leaves:
         _, optimizers = _first_pass(case, [leaf])
         looked_at = re.compile(rf"(?<!\w){re.escape(case.words.called(leaf))}\.grad\b")

@@ -32,6 +32,7 @@ import ast
 import re
 from collections.abc import Container, Iterator
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -236,18 +237,24 @@ def _unread_terms(case: Case, found: Container[int]) -> Iterator[Found]:
 
 def _never_read(case: Case) -> Iterator[tuple[str, ast.Assign | ast.AugAssign]]:
     """The assignments to variables that no other statement of their function, or of their file, reads."""
-    for file, tree in case.query.of(trees).items():
-        functions = [node for node in nodes_of(tree) if isinstance(node, ast.FunctionDef)]
-        readers: dict[ast.AST, dict[str, set[str]]] = {one: _readers(one) for one in (tree, *functions)}
-        for node in nodes_of(tree):
-            if not isinstance(node, ast.Assign | ast.AugAssign):
-                continue
-            name = assigned_to(node)
-            around = [one for one in functions if one.lineno <= node.lineno <= (one.end_lineno or 0)]
-            is_read = not readers[around[-1] if around else tree].get(name, set()) <= {name}
-            is_number = _NUMBER.search(ast.unparse(node.value))
-            if name.isidentifier() and not is_read and not is_number and not name.startswith(_UNWANTED):
-                yield file, node
+    return ((file, node) for file, tree in case.query.of(trees).items() for node in _unread_in(tree))
+
+
+@lru_cache(maxsize=32)  # all ranks of a run have the same files
+def _unread_in(tree: ast.Module) -> list[ast.Assign | ast.AugAssign]:
+    functions = [node for node in nodes_of(tree) if isinstance(node, ast.FunctionDef)]
+    readers: dict[ast.AST, dict[str, set[str]]] = {one: _readers(one) for one in (tree, *functions)}
+    found: list[ast.Assign | ast.AugAssign] = []
+    for node in nodes_of(tree):
+        if not isinstance(node, ast.Assign | ast.AugAssign):
+            continue
+        name = assigned_to(node)
+        around = [one for one in functions if one.lineno <= node.lineno <= (one.end_lineno or 0)]
+        is_read = not readers[around[-1] if around else tree].get(name, set()) <= {name}
+        is_number = _NUMBER.search(ast.unparse(node.value))
+        if name.isidentifier() and not is_read and not is_number and not name.startswith(_UNWANTED):
+            found.append(node)
+    return found
 
 
 def _readers(scope: ast.AST) -> dict[str, set[str]]:

@@ -1,5 +1,6 @@
 """The reports of all ranks of a run as one report, in which a finding of several ranks stands once."""
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -51,7 +52,7 @@ def _reports_of_processes(ranks: Mapping[int, Trace], settings: Settings) -> dic
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(min(os.cpu_count() or 1, 8), get_context("spawn")) as pool:
         asked = ([trace.path for trace in ranks.values()], repeat(settings))
         return dict(zip(ranks, pool.map(_report, *asked, chunksize=8), strict=True))
 

@@ -69,7 +69,10 @@ def across_samples(words: Words, runner: Runner, wanted: int | None) -> AcrossSa
         chosen.reshape(size, -1)[sample] = 1
         gradients = runner.run(_of_part(derived, last, chosen), Edits()).gradients
         rows.append(np.sqrt(sum(_squares(gradients[tensor], axes[tensor], size) for tensor in tensors)))
-    return AcrossSamples(plan, runner.name, size, tensors, np.array(rows), halves.first)
+    norms = np.array(rows)
+    if not np.isfinite(norms).all():
+        raise ReplayError(f"gradients of pass {plan.number} are not finite: which samples depend on which is not known")
+    return AcrossSamples(plan, runner.name, size, tensors, norms, halves.first)
 
 
 def _derived(plan: Plan, axes: dict[int, int], made: Mapping[tuple[int, int], np.ndarray]) -> Plan:
@@ -88,7 +91,7 @@ def _derived(plan: Plan, axes: dict[int, int], made: Mapping[tuple[int, int], np
             axes[result] = of_batch
         if of_batch is not None and step.op == "embedding":
             array = made[step.event, result]
-            steps.append(given(step.event, result, array, array.dtype.name, "cpu", LEAF))
+            steps.append(given(step.event, result, array, array.dtype.name, plan.inputs[0].value.device, LEAF))
         else:
             steps.append(step)
     return replace(plan, steps=tuple(steps))
@@ -109,7 +112,7 @@ def _of_part(plan: Plan, last: Call, chosen: np.ndarray) -> Plan:
     steps = (
         *plan.steps[:until],
         replace(elements, outputs=(_ELEMENTS,)),
-        given(last.event, _CHOSEN, chosen, "float32", "cpu"),
+        given(last.event, _CHOSEN, chosen, "float32", plan.inputs[0].value.device),
         replace(product, arguments=[[{"tensor": 0}, {"tensor": 1}], {}]),
         replace(part, arguments=[[{"tensor": 0}], {}]),
     )

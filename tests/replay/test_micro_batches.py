@@ -296,6 +296,15 @@ def test_tokens_of_a_causal_model_depend_on_their_own_sequence_alone(path: Path)
     assert across(path, program).pairs == []
 
 
+def test_of_gradients_that_are_not_finite_nothing_is_said(path: Path) -> None:
+    def program() -> None:
+        w, x = torch.ones(3, requires_grad=True), torch.zeros(4, 3)
+        ((x * w).sum(1).sqrt() * 0).mean().backward()
+
+    with pytest.raises(ReplayError, match="not finite"):
+        across(path, program)
+
+
 def test_across_takes_no_tensor(path: Path) -> None:
     assert "takes no TENSOR" in invoked(["why", "run.gradviz", "x", "--across", "batch"]).stderr
     assert "why needs a TENSOR" in invoked(["why"]).stderr

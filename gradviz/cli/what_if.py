@@ -78,7 +78,7 @@ Examples:
 @click.option(
     "--join",
     is_flag=True,
-    help="Compare what the passes between two optimizer steps accumulate with the gradient of one batch.",
+    help="Compare what the passes between two changes of the parameters accumulate with the gradient of one batch.",
 )
 @click.option(
     "--compiled",

@@ -65,6 +65,7 @@ def _elements(step: Input) -> np.ndarray:
 
 
 def data_of(plan: Plan) -> dict[int, np.ndarray]:
+    """The elements of the data that enters a plan, by tensor."""
     return {step.tensor: _elements(step) for step in plan.inputs if step.how == DATA}
 
 
@@ -75,6 +76,7 @@ def split_data(array: np.ndarray, axis: int, ends: np.ndarray, size: int) -> lis
 
 
 def joined_data(pieces: Sequence[np.ndarray], axis: int) -> np.ndarray:
+    """The data of several passes as one. Raises ReplayError if their other dimensions differ."""
     if all(map(counts_samples, pieces)):
         return np.arange(sum(map(len, pieces)))
     try:
@@ -170,6 +172,7 @@ def _needed(steps: Sequence[Input | Call], roots: Sequence[int]) -> list[Input |
 
 
 def given(event: int, tensor: int, array: np.ndarray, dtype: str, device: str, how: str = DATA) -> Input:
+    """An input of a plan that has these elements from an event on."""
     return Input(event, how, tensor, Snapshot(tensor, 0, array.shape, dtype, device, 0, 0, array, None))
 
 

@@ -346,7 +346,7 @@ def _relation(words: Words, found: MicroBatches) -> Iterator[str]:
     if found.is_equal:
         yield f"{called} is the gradient of the batch, but for rounding"
     elif found.relation == SUM:
-        yield "the sum of the micro-batches' gradients is the gradient of the batch: the loss is a sum"
+        yield "the sum of the micro-batches' gradients is the gradient of the batch: the loss adds up its samples"
         yield "cure  add the losses of the micro-batches without dividing them"
     elif found.relation in (SIZES, COUNTS):
         weights = found.sizes if found.relation == SIZES else found.counts

@@ -1,7 +1,7 @@
 """The gradient of one batch beside that of the same samples in micro-batches, as gradient accumulation takes them.
 
-A pass is split into micro-batches, or the passes between two optimizer steps are joined to one batch. Both run again,
-with the same elements dropped by dropout. Where their gradients differ, `first` is the first call whose result does."""
+A pass is split into micro-batches, or the passes between two changes of their leaves are joined to one batch. Both run
+again, with the same elements dropped by dropout. `first` is the first call that gives something else for a part."""
 
 import math
 from bisect import bisect
@@ -108,7 +108,7 @@ def split(words: Words, runner: Runner, number: int | None, count: int) -> Micro
 
 
 def joined(words: Words, runner: Runner, number: int | None) -> MicroBatches:
-    """The passes between two optimizer steps (around pass `number`; None: the last) as they accumulated their
+    """The passes between two changes of their leaves (around pass `number`; None: the last) as they accumulated their
     gradients, and as one batch. Raises ReplayError if they cannot run again, or are not of one form."""
     query = words.query
     chosen = plan_of(query, number, rebuilds=True)
@@ -366,17 +366,10 @@ def _unscaled(plan: Plan) -> tuple[Plan, float]:
 def _same_tensors(one: Plan, other: Plan) -> dict[int, int]:
     """The tensors of a plan, with those that are in their places in another. Raises ReplayError if the plans do not
     make the same calls."""
-    places = dict(_pairs(one, other))
-    return {**places, **dict(zip(one.roots, other.roots, strict=True))}
-
-
-def _pairs(one: Plan, other: Plan) -> Iterator[tuple[int, int]]:
-    same = len(one.calls) == len(other.calls)
-    for call, with_it in zip(one.calls, other.calls, strict=False):
-        same = same and call.function == with_it.function and len(call.inputs) == len(with_it.inputs)
-        if not same:
-            break
-        yield from zip(call.inputs, with_it.inputs, strict=True)
-        yield from zip(call.outputs, with_it.outputs, strict=True)
-    if not same:
+    calls = [[(call.function, len(call.inputs), len(call.outputs)) for call in plan.calls] for plan in (one, other)]
+    if calls[0] != calls[1]:
         raise ReplayError(f"{_passes((one.number, other.number))} make other calls: they are no parts of one batch")
+    places = dict(zip(one.roots, other.roots, strict=True))
+    for call, with_it in zip(one.calls, other.calls, strict=True):
+        places |= zip((*call.inputs, *call.outputs), (*with_it.inputs, *with_it.outputs), strict=True)
+    return places

@@ -106,8 +106,13 @@ def attributes(names: set[str]) -> dict[tuple[str, str], Any]:
 
 def import_later() -> tuple[set[str], dict[tuple[str, str], Any]]:
     """Import what comes later. Returns the names of its modules, and what it changed in others, which are as before, as
-    are the environment and the filters of warnings."""
+    are the environment and the filters of warnings. Nothing does where it brings Triton: a process that ends without
+    taking that apart says what it leaked."""
+    import importlib.util
     import warnings
+
+    if importlib.util.find_spec("triton"):
+        return set(), {}
 
     names = {name for name, module in sys.modules.items() if isinstance(module, type(sys))}
     modules, before = {*sys.modules}, attributes(names)

@@ -107,13 +107,30 @@ def test_output_warnings_tracebacks_and_status_are_those_of_python(tmp_path: Pat
     script = tmp_path / "script.py"
     script.write_text("import torch\ntorch.manual_seed(3)\n" + PROGRAM)
     plain = run_python(str(script), cwd=tmp_path, own=sys.executable)
-    traced = run_python("-m", "gradviz", "trace", *options.split(), str(script), cwd=tmp_path)
+    started = sys.executable if options == "--profile" else ""  # it imports Triton, see warm_server.import_later
+    traced = run_python("-m", "gradviz", "trace", *options.split(), str(script), cwd=tmp_path, own=started)
     own = [line for line in traced.stderr.splitlines(True) if not line.startswith("gradviz:")]
     assert "".join(own) == plain.stderr
     assert traced.stdout == plain.stdout
     assert (traced.returncode, plain.returncode) == (1, 1)
     assert plain.stderr.count("Traceback (") == 13  # the last of which ends it
     assert plain.stderr.count("of a caller's caller") >= 2
+
+
+MODULES = """
+import sys
+import torch
+w = torch.ones(2, requires_grad=True)
+(w * 2).sum().backward()
+print(sorted(name for name in sys.modules if name.split(".")[0] in ("torch", "triton")))
+"""
+
+
+def test_a_program_imports_no_more_of_pytorch_than_it_does_alone(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(MODULES)
+    plain = run_python("script.py", cwd=tmp_path, own=sys.executable)
+    traced = run_python("-m", "gradviz", "trace", "script.py", cwd=tmp_path, own=sys.executable)
+    assert traced.stdout == plain.stdout
 
 
 @pytest.mark.slow

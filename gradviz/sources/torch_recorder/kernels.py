@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 from gradviz.sources.torch_recorder.arguments import call_text, outputs_of, tensors_in
 from gradviz.sources.torch_recorder.pytorchs_own import untyped_storage
@@ -113,6 +112,12 @@ class Measured(BelowAutograd):  # type: ignore[no-untyped-call]
     waited for. The memory is that of the storages of the results; memory that an op needs only while it runs is not
     seen."""
 
+    def __init__(self, source: Source) -> None:
+        from torch.utils.flop_counter import flop_registry  # it imports Triton where that is installed: half a second
+
+        super().__init__(source)
+        self.counts: dict[Any, Any] = flop_registry
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = kwargs or {}
         if self.source.is_off or not self.source.is_detailed:
@@ -140,7 +145,7 @@ class Measured(BelowAutograd):  # type: ignore[no-untyped-call]
     def _is_composite(self, func: Any, args: Any, kwargs: Any) -> bool:
         """Whether an op of plain tensors is composed of other ops, as PyTorch says, so that it may be decomposed as
         PyTorch does."""
-        if type(func) is not torch._ops.OpOverload or func._overloadpacket in flop_registry:
+        if type(func) is not torch._ops.OpOverload or func._overloadpacket in self.counts:
             return False
         op: Any = func
         return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), _IMPLICIT)) and all(
@@ -175,11 +180,20 @@ class Measured(BelowAutograd):  # type: ignore[no-untyped-call]
         listener: Any = source.listener
         with torch._C.DisableTorchFunction():
             made = _bytes_made(tensors_in(args, kwargs), outputs_of(result))
-            flops = _flops(func, args, kwargs, result)
+            flops = self._flops(func, args, kwargs, result)
         listener.measured(
             None if is_in_node else frame, name_of(func), seconds, made, flops, source.in_pass, node,
             step is not None and not step.is_in_closure,
         )  # fmt: skip
+
+    def _flops(self, func: Any, args: Any, kwargs: Any, result: Any) -> int:
+        """The floating-point operations of an op by PyTorch's own count; 0 if PyTorch has no count."""
+        count = self.counts.get(func._overloadpacket) if type(func) is torch._ops.OpOverload else None
+        try:
+            return int(count(*args, **kwargs, out_val=result)) if count is not None else 0
+        # raised for shapes that it cannot count
+        except (AssertionError, NotImplementedError, RuntimeError, TypeError, ValueError):
+            return 0
 
 
 def _bytes_made(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> int:
@@ -197,13 +211,3 @@ def _storage_of(tensor: torch.Tensor) -> tuple[int, int] | None:
         return storage._cdata, storage.nbytes()
     except (NotImplementedError, RuntimeError):  # it is sparse, or wraps other tensors
         return None
-
-
-def _flops(func: Any, args: Any, kwargs: Any, result: Any) -> int:
-    """The floating-point operations of an op by PyTorch's own count; 0 if PyTorch has no count."""
-    count = flop_registry.get(func._overloadpacket) if type(func) is torch._ops.OpOverload else None
-    try:
-        return int(count(*args, **kwargs, out_val=result)) if count is not None else 0
-    # raised for shapes that it cannot count
-    except (AssertionError, NotImplementedError, RuntimeError, TypeError, ValueError):
-        return 0

@@ -29,7 +29,7 @@ from gradviz.sources.torch_recorder.engine import Refusals, watched
 from gradviz.sources.torch_recorder.fetching import FETCHER
 from gradviz.sources.torch_recorder.forward import Forward
 from gradviz.sources.torch_recorder.histograms import Binning, LeafHistograms
-from gradviz.sources.torch_recorder.kernels import Kernels
+from gradviz.sources.torch_recorder.kernels import Kernels, Measured
 from gradviz.sources.torch_recorder.known_things import version_of
 from gradviz.sources.torch_recorder.module_scopes import Scopes
 from gradviz.sources.torch_recorder.optimizers import Training
@@ -422,9 +422,6 @@ def _modes_below_autograd(source: Source, aten: bool, profile: bool) -> list[Any
     """The modes that see the ops below autograd, the lowest first."""
     modes: list[Any] = []
     if profile:
-        # this import loads PyTorch's counter of operations
-        from gradviz.sources.torch_recorder.kernels import Measured
-
         modes.append(Measured(source))
     return [*modes, Kernels(source)] if aten else modes
 

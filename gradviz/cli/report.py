@@ -184,7 +184,7 @@ def _of_ranks(traces: Sequence[Trace], reports: Sequence[Report], settings: Sett
     the ranks that a finding names."""
     ranks = ranked_traces(traces)
     by_rank = dict(zip(ranks, reports, strict=True))
-    together = compared(ranks, by_rank, settings)
+    together = compared(ranks, by_rank.values(), settings)
     findings = together.findings
     named = [rank for finding in findings if len(finding.ranks) < len(ranks) for rank in finding.ranks]
     drawn = sorted([*dict.fromkeys([*named, *ranks])][:MOST_RUNS])

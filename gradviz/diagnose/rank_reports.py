@@ -1,7 +1,7 @@
 """The reports of all ranks of a run as one report, in which a finding of several ranks stands once."""
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import repeat
@@ -40,21 +40,22 @@ def check_ranks(
     chosen = replace(settings, select=tuple(select or settings.select), ignore=tuple(ignore or settings.ignore))
     of_one = _without_rank_rules(chosen)
     if chosen.select and not of_one.select:
-        return compared(ranks, dict.fromkeys(ranks, Report((), (), ())), chosen)
+        return compared(ranks, repeat(Report((), (), ()), len(ranks)), chosen)
     if in_processes and len(ranks) >= _MANY:
         with suppress(OSError, RuntimeError):  # where no processes can be started, this one checks all ranks
-            return compared(ranks, _reports_of_processes(ranks, of_one), chosen)
-    return compared(ranks, {rank: check(trace, settings=of_one) for rank, trace in ranks.items()}, chosen)
+            return _compared_in_processes(ranks, of_one, chosen)
+    return compared(ranks, (check(trace, settings=of_one) for trace in ranks.values()), chosen)
 
 
-def _reports_of_processes(ranks: Mapping[int, Trace], settings: Settings) -> dict[int, Report]:
+def _compared_in_processes(ranks: Mapping[int, Trace], of_one: Settings, settings: Settings) -> Report:
+    """The report of a run, whose ranks are checked by processes while this one compares them."""
     # here, since a program that has ended cannot import them: what draws its run imports this file
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
     with ProcessPoolExecutor(min(os.cpu_count() or 1, 8), get_context("spawn")) as pool:
-        asked = ([trace.path for trace in ranks.values()], repeat(settings))
-        return dict(zip(ranks, pool.map(_report, *asked, chunksize=8), strict=True))
+        paths = [trace.path for trace in ranks.values()]
+        return compared(ranks, pool.map(_report, paths, repeat(of_one), chunksize=8), settings)
 
 
 def _report(path: Path, settings: Settings) -> Report:
@@ -62,8 +63,9 @@ def _report(path: Path, settings: Settings) -> Report:
         return check(trace, settings=settings)
 
 
-def compared(ranks: Mapping[int, Trace], reports: Mapping[int, Report], settings: Settings | None = None) -> Report:
-    """The reports of all ranks as one report, with the findings between the ranks that the `settings` select."""
+def compared(ranks: Mapping[int, Trace], reports: Iterable[Report], settings: Settings | None = None) -> Report:
+    """The reports of all ranks, in their order, as one report, with the findings between the ranks that the `settings`
+    select. The ranks are compared before the first report is asked for."""
     settings = settings or Settings()
     rules = [
         rule
@@ -74,7 +76,7 @@ def compared(ranks: Mapping[int, Trace], reports: Mapping[int, Report], settings
     between = [
         finding for finding in findings_of(Replicas(queries), rules) if not is_ignored(ranks[finding.ranks[0]], finding)
     ]
-    return of_all_ranks(_beneath_their_causes(reports, queries), between, rules)
+    return of_all_ranks(_beneath_their_causes(dict(zip(ranks, reports, strict=True)), queries), between, rules)
 
 
 def _without_rank_rules(settings: Settings) -> Settings:

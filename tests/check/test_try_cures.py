@@ -33,6 +33,7 @@ ADVISED = {
     "detached-path: the share of errors is minimised, and its gradients are clipped",
     "frozen-parameter: a discriminator that stays frozen",
     "frozen-parameter: the new head too",
+    "inplace-modified: a call of PyTorch's that changes what it has saved itself",
     "inplace-modified: a step between two backwards",
     "late-clip: a clipping in a step that another function ends",
     "late-clip: clamped in a loop, before zero_grad",

@@ -99,6 +99,16 @@ def _of_saved(case: Case, error: Failure) -> Found:
     carried = carried_into(case, error.node, error.number) if error.node and error.number else 0
     why = f"; {case.words.called(carried)} leads to it from an earlier round" if carried else ""
     cure = _between_rounds(case, carried) if carried else None
+    if made is not None and write is None and (call := _itself(case, made, error.event)):
+        return Found(
+            f"{call} changes in place what its own {saver} saved: PyTorch has no gradient of it",
+            Fix("compute the result by other operations"),
+            (made.op, error.event, made.index),
+            site=case.place(made.op),
+            node=error.node,
+            number=error.number,
+            severity=case.severity_of(error),
+        )
     if made is None or write is None:
         unseen = left_out(case.trace, error.number) if error.number else ""
         return Found(
@@ -131,6 +141,20 @@ def _of_saved(case: Case, error: Failure) -> Found:
         tensors=tuple(dict.fromkeys((tensor, base))),
         severity=case.severity_of(error),
     )
+
+
+def _itself(case: Case, made: NodeMade, end: int) -> str:
+    """The text of the call that made a node whose result it does not return, if nothing has written to the memory of
+    what it returned. Empty for a call that returned what the node gave."""
+    if made.op < 0 or any(made.outputs):
+        return ""
+    tensors = case.query.tensors
+    written = (
+        event
+        for given in tensors.op(made.op).outputs
+        for event in (*tensors.value_events(given).tolist(), *_through_others(case, given))
+    )
+    return "" if any(made.op < event < end for event in written) else case.words.expression(case.site(made.op), 60)
 
 
 def _between_rounds(case: Case, carried: int) -> Fix:

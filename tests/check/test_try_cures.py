@@ -38,6 +38,7 @@ ADVISED = {
     "late-clip: a clipping in a step that another function ends",
     "late-clip: clamped in a loop, before zero_grad",
     "masked-nan: a row of nothing but padding, hidden two lines later",
+    "missing-create-graph: a function whose backward makes no graph",
     "no-backward: never called",
     "nonfinite-forward: NaN in the data",
     "nonfinite-forward: features that are divided by 0, outside of the graph",

@@ -1,7 +1,8 @@
 """`missing-create-graph`: a gradient that autograd.grad returned without create_graph=True becomes a term of a
 loss, and no gradient flows back through it. The term is a scalar, as a penalty is; or it enters element by element, as
 a derivative in a residual does, beside a result that was computed from the same parameters. Or backward() is called on
-a `.grad` that a pass without create_graph=True made.
+a `.grad` that a pass without create_graph=True made. Or create_graph=True is there, and the backward of a function on
+the way makes no graph: a custom Function that computes with NumPy, an operator that brings its own backward along.
 
 Why it is bad: without a graph of its own the gradient is a constant: the penalty counts in the loss, but no parameter
 learns from it.
@@ -14,7 +15,8 @@ Example:
     second = first * 2
     second.backward()
 
-Cure: pass `create_graph=True` to the `autograd.grad` or `backward` that computes the gradient.
+Cure: pass `create_graph=True` to the `autograd.grad` or `backward` that computes the gradient. Where it is there,
+compute the result by operations that can be differentiated twice.
 
 Not reported: a gradient that is only printed, logged or used to scale a step.
 """
@@ -76,7 +78,7 @@ def _of_leaves(case: Case) -> Iterator[Found]:
 def _returned_without_graph(case: Case) -> Iterator[Found]:
     """Gradients that autograd.grad returned without a graph and that become terms of a loss."""
     table = case.trace.table(Kind.PASS_BEGAN)
-    numbers = set(table["number"][case.trace.named(table["how"], ("grad",)) & ~table["create_graph"]].tolist())
+    numbers = set(table["number"][case.trace.named(table["how"], ("grad",))].tolist())
     passes = [backward_pass for backward_pass in case.trace.passes if backward_pass.number in numbers]
     if not passes:
         return
@@ -85,6 +87,9 @@ def _returned_without_graph(case: Case) -> Iterator[Found]:
     found: list[tuple[bool, Found]] = []
     for site in dict.fromkeys(backward_pass.site for backward_pass in passes):
         backward_pass = next(backward_pass for backward_pass in passes if backward_pass.site == site)
+        if case.query.passes.began(backward_pass.number).create_graph:
+            found += list(_made_without(case, backward_pass))[:1]
+            continue
         for gradient in _returned(case, backward_pass.first, case.query.passes.last(backward_pass)):
             term = _term(case, below, gradient, failed)
             if term < 0:
@@ -102,6 +107,34 @@ def _returned_without_graph(case: Case) -> Iterator[Found]:
     # A gradient of data alone is a target beside a gradient that parameters have a part in.
     has_trained = any(of_trained for of_trained, _ in found)
     yield from (told for of_trained, told in found if of_trained or not has_trained)
+
+
+def _made_without(case: Case, backward_pass: PassInfo) -> Iterator[tuple[bool, Found]]:
+    """The finding for a pass with create_graph=True in which a node whose backward PyTorch does not differentiate by
+    itself gave a gradient without a graph that becomes a term of a loss, and whether trained leaves lie behind it."""
+    produced, requires_grad = case.trace.table(Kind.PRODUCED), case.query.tensors.requires_grad
+    for number in produced.events[produced["in_pass"] == backward_pass.number].tolist():
+        event = produced.object(number)
+        made = case.query.nodes.event(event.node)
+        if made is None or not made.grad_fn.endswith("Backward"):  # PyTorch's own end with a digit
+            continue
+        given = filter(None, (flow.gradient for flow in event.flows))
+        without = [gradient for gradient in given if not requires_grad(gradient, case.trace.count)]
+        term = max((_term(case, case.downstream, gradient, set()) for gradient in without), default=-1)
+        if term >= 0:
+            leaves = sorted(leaves_behind(case.query, [event.node]))
+            yield (
+                not case.training.trained.isdisjoint(leaves),
+                Found(
+                    f"the gradient of pass {backward_pass.number} is a term of a loss ({case.at(term)}), but it has no "
+                    f"graph, though create_graph=True asks for it: {made.grad_fn} ({case.at(made.index)}) makes none",
+                    "compute the result by operations that can be differentiated twice",
+                    (backward_pass.first, made.index, term),
+                    site=backward_pass.site,
+                    number=backward_pass.number,
+                    tensors=tuple(leaves),
+                ),
+            )
 
 
 def _without(case: Case, backward_pass: PassInfo, term: int, leaves: list[int]) -> Found:

@@ -324,8 +324,9 @@ def _penalty(case: Case, backward_pass: PassInfo) -> tuple[int, int]:
     flows = produced.lists("flows")
     gradients = distinct(flows.elements[(produced["in_pass"] == backward_pass.number)[flows.owners], 1])
     last = -1, 0
-    for gradient in filter(None, gradients.tolist()):
-        for tensor in case.downstream.results(gradient, _MOST):
+    for gradient in gradients.tolist():
+        has_graph = gradient and case.query.tensors.requires_grad(gradient, case.trace.count)
+        for tensor in case.downstream.results(gradient, _MOST) if has_graph else ():
             event = case.query.tensors.maker(tensor)
             op = op_of(case.query, tensor)
             if event is None or op is None or op.in_pass or not case.query.tensors.requires_grad(tensor, event):

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -115,11 +116,19 @@ def patience(doing: str, after: float = 1.0, console: Console = stderr) -> Itera
         status.stop()
 
 
+class _Unpadded(io.TextIOBase):
+    """Stdout, without the blanks that pad the lines of a table."""
+
+    def write(self, text: str) -> int:
+        """Write a text of whole lines."""
+        return sys.stdout.write(re.sub(" +$", "", text, flags=re.MULTILINE))
+
+
 def wide_console() -> Console:
-    """The console for a table on stdout. If stdout is not a terminal, lines are neither cut nor wrapped."""
+    """The console for a table on stdout. If stdout is not a terminal, lines are neither cut, wrapped nor padded."""
     show_all_on_stdout()
     console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=_WIDE)
+    return console if console.is_terminal else Console(file=cast(IO[str], _Unpadded()), highlight=False, width=_WIDE)
 
 
 def how_ended(trace: Trace) -> str:

@@ -190,6 +190,7 @@ OTHERS: dict[str, Wrong] = {
     "dtypes of setitem by places": lambda t, a, b: a.__setitem__([0], a[:1].double()),
     "dtypes of setitem by places, one number": lambda t, a, b: a.__setitem__([0], t.tensor(1)),
     "dtypes of mm": lambda t, a, b: a @ b.double(),
+    "a step that is differentiated": lambda t, a, b: t.heaviside(a.requires_grad_(), a.detach()).sum().backward(),
 }
 WRONG = {
     f"{kind}: {name}": wrong
@@ -218,3 +219,15 @@ def test_a_loss_of_two_shapes_is_warned_of_as_in_pytorch(loss: str) -> None:
         return str(caught[0].message)
 
     assert warned(engine) == warned(torch)
+
+
+def test_a_distance_and_differences_have_pytorchs_dtype_and_node() -> None:
+    def seen(t: Any) -> list[Any]:
+        x, nothing = t.tensor([1.0, 2.0], requires_grad=True), t.zeros(0, requires_grad=True)
+        distance, differences = t.dist(x, t.tensor([0, 1])), t.diff(nothing)
+        distance.backward()
+        return [str(distance.dtype).split(".")[-1], x.grad.tolist(), differences.grad_fn, differences is nothing]
+
+    assert seen(engine)[0::2] == seen(torch)[0::2]
+    assert seen(engine)[1] == pytest.approx(seen(torch)[1])
+    assert seen(engine)[3] is seen(torch)[3] is True

@@ -112,6 +112,9 @@ for key, function in [("remainder", np.remainder), ("fmod", np.fmod)]:
 elementwise("floor_divide", np.floor_divide, node_name="NotImplemented",
     x=d("", without_derivative("derivative for aten::floor_divide is not implemented")),
     y=d("", without_derivative("derivative for aten::floor_divide is not implemented")))
+elementwise("heaviside", k.heaviside, node_name="NotImplemented",
+    x=d("", without_derivative("derivative for aten::heaviside is not implemented")),
+    y=d("", without_derivative("derivative for aten::heaviside is not implemented")))
 elementwise("floor_divide_number", np.floor_divide, name="floor_divide", node_name="NotImplemented", args="number",
     x=d("", without_derivative("derivative for aten::floor_divide is not implemented")))
 elementwise("div_rounded", k.divide_rounded, name="div", node_name="DivBackward2", args="rounding_mode",

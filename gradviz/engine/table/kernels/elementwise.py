@@ -265,3 +265,8 @@ def meets_no_log(g: Any, x: Any, y: Any) -> Any:
 def log_or_zero(x: Any, zero: Any) -> Any:
     """ln x; 0 where `zero`."""
     return np.where(zero, 0, np.log(np.where(zero, 1, x)))
+
+
+def heaviside(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """0 where x is negative or NaN, y where it is 0, else 1."""
+    return np.where(np.isnan(x), 0, np.heaviside(x, y)).astype(x.dtype)

@@ -10,9 +10,11 @@ import numpy as np
 from gradviz.engine.basics.dtypes import result_type, scalar_type_name
 from gradviz.engine.basics.scipy_later import special
 from gradviz.engine.basics.shape_errors import explained
-from gradviz.engine.core.apply import as_tensor, operands
+from gradviz.engine.core.apply import apply, as_tensor, operands
 from gradviz.engine.core.tell import without_node
 from gradviz.engine.core.tensor import Tensor, new_tensor
+from gradviz.engine.table.derivatives import TABLE
+from gradviz.engine.table.kernels import heaviside
 
 _NOT_DIFFERENTIATED = {"igamma", "igammac"}
 
@@ -30,6 +32,8 @@ def _plain(name: str, ufunc: Callable, nargs: int = 2) -> Callable:
     def compute(inputs: tuple[Tensor, ...]) -> Tensor:
         if name in _NOT_DIFFERENTIATED and any(tensor.requires_grad for tensor in inputs):
             raise NotImplementedError(f"gradviz does not support the derivative of {name} yet")
+        if name == "heaviside" and any(tensor.requires_grad for tensor in inputs):
+            return apply(TABLE[name], inputs)  # its node raises in backward
         arrays = [tensor.array for tensor in inputs]
         try:
             array = np.asarray(ufunc(*arrays))
@@ -51,17 +55,12 @@ def _plain(name: str, ufunc: Callable, nargs: int = 2) -> Callable:
     return call
 
 
-def _heaviside(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """0 where x is negative or NaN, y where it is 0, else 1."""
-    return np.where(np.isnan(x), 0, np.heaviside(x, y)).astype(x.dtype)
-
-
 _ORDERED = {"lt", "le", "gt", "ge"}
 PLAIN: dict[str, Callable] = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
     "ge": np.greater_equal, "logical_and": np.logical_and, "logical_or": np.logical_or,
     "bitwise_and": np.bitwise_and, "bitwise_or": np.bitwise_or, "bitwise_xor": np.bitwise_xor,
-    "logical_xor": np.logical_xor, "heaviside": _heaviside,
+    "logical_xor": np.logical_xor, "heaviside": heaviside,
     "bitwise_left_shift": np.left_shift, "bitwise_right_shift": np.right_shift, "gcd": np.gcd, "lcm": np.lcm,
     "igamma": special.gammainc, "igammac": special.gammaincc,
 }  # fmt: skip

@@ -35,7 +35,8 @@ def diff(x: Tensor, n: int = 1, dim: int = -1, prepend: Any = None, append: Any 
     parts = [part for part in (prepend, x, append) if part is not None]
     x = cat(parts, dim) if len(parts) > 1 else x
     for _ in range(n):
-        size = x.array.shape[dim]
-        length = max(size - 1, 0)
-        x = sub(narrow(x, dim, min(1, size), length), narrow(x, dim, 0, length))
+        length = x.array.shape[dim] - 1
+        if length < 0:
+            break
+        x = sub(narrow(x, dim, 1, length), narrow(x, dim, 0, length))
     return x

@@ -175,7 +175,9 @@ def vector_norm(x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False,
 
 
 def dist(x: Tensor, other: Tensor, p: float = 2) -> Tensor:
-    """The p-norm of x − other."""
+    """The p-norm of x − other, in the dtype of both together."""
+    if other.array.dtype.kind not in "fc":
+        other = to(other, x.array.dtype)
     return apply(TABLE["dist"], (x, other), (float(p),))
 
 

@@ -255,7 +255,8 @@ def test_no_line_of_a_table_in_a_pipe_ends_in_blanks(gradviz_here: Run, tmp_path
     (tmp_path / "script.py").write_text("raise ValueError('a long message ' * 20)\n")
     gradviz_here("trace", "script.py")
     lines = gradviz_here("info").stdout.splitlines()
-    assert len(lines) > 3 and all(line == line.rstrip() for line in lines)
+    assert len(lines) > 3
+    assert all(line == line.rstrip() for line in lines)
 
 
 def test_a_script_reads_stdin(gradviz: Run, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ after the last stay outside. A network of which only a part was called gets no c
 
 import dis
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from types import CodeType, FunctionType
@@ -157,32 +157,32 @@ def calls(steps: Sequence[Step], modules: Mapping[str, Any]) -> list[Call]:
     return _nested(all_calls)
 
 
-def parameters_of(modules: Mapping[str, Any]) -> set[int]:
-    """The parameters of modules, by identity."""
-    return {id(parameter) for module in modules.values() for parameter in module.parameters()}
-
-
-class Scopes:
-    """Emits the calls around steps to a listener, as a recording does."""
-
-    def __init__(self, listener: Listener, found: Iterable[Call]) -> None:
-        self.listener = listener
-        self.waiting = deque(found)
-        self.open: list[tuple[Call, int]] = []
-
-    def begin(self, step: int) -> None:
-        """Enter the calls that begin with a step, before the step is emitted."""
-        while self.waiting and self.waiting[0].first == step:
-            call = self.waiting.popleft()
-            number = next_scope_number()
+def in_calls(
+    listener: Listener,
+    nodes: Sequence[Any],
+    modules: Mapping[str, Any],
+    took: Callable[[Any], tuple[str, Sequence[Any], Sequence[Any]]],
+) -> Iterator[Any]:
+    """The nodes one by one, each to be emitted while the calls around it are open for the listener, as in a recording.
+    `took` gives a node's name, the earlier nodes and the tensors (parameters, data) that it took."""
+    places = {node: place for place, node in enumerate(nodes)}
+    parameters = {id(parameter) for module in modules.values() for parameter in module.parameters()}
+    steps = []
+    for name, earlier, tensors in map(took, nodes):
+        own = tuple(id(tensor) for tensor in tensors if id(tensor) in parameters)
+        has_data = any(len(tensor.shape) > 0 and id(tensor) not in parameters for tensor in tensors)
+        steps.append(Step(name, own, tuple(places[node] for node in earlier if node in places), has_data))
+    waiting = deque(calls(steps, modules))
+    inside: list[tuple[Call, int]] = []
+    for step, node in enumerate(nodes):
+        while waiting and waiting[0].first == step:
+            inside.append((waiting.popleft(), next_scope_number()))
+            call, number = inside[-1]
             module = call.module
-            self.listener.scope_entered(None, number, "module", call.path, type(module).__name__, module.training)
-            self.open.append((call, number))
-
-    def end(self, step: int) -> None:
-        """Leave the calls that end with a step, after the step was emitted."""
-        while self.open and self.open[-1][0].last == step:
-            self.listener.scope_left(self.open.pop()[1])
+            listener.scope_entered(None, number, "module", call.path, type(module).__name__, module.training)
+        yield node
+        while inside and inside[-1][0].last == step:
+            listener.scope_left(inside.pop()[1])
 
 
 def _uses(steps: Sequence[Step]) -> Iterator[_Use]:

@@ -16,7 +16,7 @@ from gradviz.events.kinds import REQUIRES_GRAD
 from gradviz.events.listener import NO_RULE, Listener, State
 from gradviz.query.flow import reach
 from gradviz.sources import pytorch
-from gradviz.sources.called import Scopes, Step, calls, parameters_of
+from gradviz.sources.called import in_calls
 from gradviz.sources.pass_at_hand import check_root, tell_pass
 
 Key = tuple[int, int]  # a node's number and which of its outputs
@@ -119,34 +119,11 @@ class _Live:
             if isinstance(node, AccumulateGrad):
                 self._tell_leaf(node.variable, (node.number, 0))
         made = [node for node in nodes if not isinstance(node, AccumulateGrad)]
-        scopes = Scopes(self.listener, calls(self._steps(made), self.modules))
-        for step, node in enumerate(made):
-            scopes.begin(step)
+        for node in in_calls(self.listener, made, self.modules, _took):
             self._tell_node(node)
-            scopes.end(step)
         if gradients and made:
             tell_pass(roots, nodes, self.known, self.numbers)
         return [self.numbers[key] for key in keys]
-
-    def _steps(self, nodes: Sequence[Any]) -> list[Step]:
-        """The parameters, earlier nodes and data that each node took."""
-        places = {node: place for place, node in enumerate(nodes)}
-        parameters = parameters_of(self.modules)
-        steps = []
-        for node in nodes:
-            targets = [edge_node(edge) for edge in node.edges]
-            leaves = [target.variable for target in targets if isinstance(target, AccumulateGrad)]
-            saved = [tensor for tensor, _ in node.saved() if isinstance(tensor, Tensor) and not tensor.requires_grad]
-            taken = [*leaves, *(_base_of(tensor) for tensor in saved)]
-            steps.append(
-                Step(
-                    node.label,
-                    tuple(id(tensor) for tensor in taken if id(tensor) in parameters),
-                    tuple(places[target] for target in targets if target in places),
-                    any(tensor.array.ndim and id(tensor) not in parameters for tensor in taken),
-                )
-            )
-        return steps
 
     def _tell_leaf(self, leaf: Tensor, key: Key) -> None:
         number = self.numbers[key] = next_tensor_number()
@@ -212,10 +189,15 @@ class _Live:
         return [Saved(number, 0) for number in numbers if number]
 
 
-def _base_of(tensor: Tensor) -> Tensor:
-    """The tensor that a view shows; any other tensor itself."""
-    base = tensor._rare.base if tensor._rare is not None else None
-    return tensor if base is None else base
+def _took(node: Any) -> tuple[str, list[Any], list[Tensor]]:
+    """The name of a node, and the nodes and tensors that it took: of a view that it saved, the tensor behind it."""
+    targets = [edge_node(edge) for edge in node.edges]
+    tensors = [target.variable for target in targets if isinstance(target, AccumulateGrad)]
+    for saved, _ in node.saved():
+        if isinstance(saved, Tensor) and not saved.requires_grad:
+            base = saved._rare.base if saved._rare is not None else None
+            tensors.append(saved if base is None else base)
+    return node.label, targets, tensors
 
 
 def key_of(edge: NodeEdge) -> Key:

@@ -11,7 +11,7 @@ from torch.autograd.graph import GradientEdge
 
 from gradviz.events.counters import next_tensor_number
 from gradviz.events.listener import Listener, State
-from gradviz.sources.called import Scopes, Step, calls, parameters_of
+from gradviz.sources.called import in_calls
 from gradviz.sources.pass_at_hand import named_if_freed
 from gradviz.sources.torch_recorder import tensor_values
 from gradviz.sources.torch_recorder.backward import Pass
@@ -168,11 +168,9 @@ class _Live:
         for fn, _, _ in nodes:
             self.saved[fn] = self.identity.saved.unchanged(fn)
             self._note_saved(fn)
-        scopes = Scopes(self.listener, calls(self._steps(self.nodes), self.modules))
-        for step, node in enumerate(nodes):
-            scopes.begin(step)
+        around = in_calls(self.listener, self.nodes, self.modules, self._took)
+        for _, node in zip(around, nodes, strict=True):
             self._tell_node(node)
-            scopes.end(step)
         return [self.identity.known[id(root)].number for root in roots]
 
     def _note_saved(self, fn: Any) -> None:
@@ -185,26 +183,14 @@ class _Live:
             elif name == "result" and len(fn._input_metadata) == 1:
                 self.tensors.setdefault((id(fn), 0), saved)
 
-    def _steps(self, nodes: Sequence[Any]) -> list[Step]:
-        """The parameters, earlier nodes and data that each node took."""
-        places = {fn: place for place, fn in enumerate(nodes)}
-        parameters = parameters_of(self.modules)
-        steps = []
-        for fn in nodes:
-            targets = [target for target, _ in fn.next_functions if target is not None]
-            taken = [target.variable for target in targets if hasattr(target, "variable")]
-            for name, saved in self.saved[fn]:
-                if not saved.requires_grad and not name.startswith("result"):
-                    taken.append(saved._base if saved._base is not None else saved)
-            steps.append(
-                Step(
-                    fn.name(),
-                    tuple(id(tensor) for tensor in taken if id(tensor) in parameters),
-                    tuple(places[target] for target in targets if target in places),
-                    any(tensor.dim() and id(tensor) not in parameters for tensor in taken),
-                )
-            )
-        return steps
+    def _took(self, fn: Any) -> tuple[str, list[Any], list[torch.Tensor]]:
+        """The name of a node, and the nodes and tensors that it took: of a view that it saved, the tensor behind it."""
+        targets = [target for target, _ in fn.next_functions if target is not None]
+        tensors = [target.variable for target in targets if hasattr(target, "variable")]
+        for name, saved in self.saved[fn]:
+            if not saved.requires_grad and not name.startswith("result"):
+                tensors.append(saved._base if saved._base is not None else saved)
+        return fn.name(), targets, tensors
 
     def _leaves(self, roots: Sequence[Any]) -> list[tuple[torch.Tensor, NodeRecord]]:
         """The leaves that nodes lead to. They are numbered first, so that `new_nodes` finds them known."""

@@ -41,10 +41,6 @@ class EngineFunctions:
         dtype = np.dtype(np.float64) if in_double and like[1].kind == "f" else like[1]
         return new_tensor(np.array(array, dtype))
 
-    def is_asked_for(self, tensor: Tensor) -> bool:
-        """Whether a tensor requires a gradient."""
-        return tensor.requires_grad
-
     def is_on(self) -> bool:
         """Whether the graph is recorded and the engine has a listener."""
         return is_grad_enabled() and state.listener is not None and not state.dual_level

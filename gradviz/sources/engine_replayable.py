@@ -22,7 +22,7 @@ from gradviz.engine.core.values import Size
 from gradviz.engine.nn.parameter import Parameter
 from gradviz.events.kinds import LEAF
 from gradviz.events.listener import Listener, State, Where
-from gradviz.query.replayable_functions import DIFFERENTIATES, base_name, context_of, functions_of, is_random
+from gradviz.query.replayable_functions import DIFFERENTIATES, base_name, context_of, functions_of
 from gradviz.sources.call_arguments import Library, NotExpressed, tensors_returned, typed_call
 from gradviz.sources.held_values import CallBegun, HeldValues
 from gradviz.tracefile.recorder import InputsRecorder
@@ -62,6 +62,10 @@ class _EngineTensors:
     def source(self, call: CallBegun, output: Tensor) -> int:
         """The tensor whose memory an output shares."""
         return base_of(output)
+
+    def random_state(self, tensor: Tensor) -> Tensor:
+        """The state of the engine's generator."""
+        return engine.get_rng_state()
 
 
 class _OfThread(threading.local):
@@ -158,14 +162,7 @@ class EngineReplayable:
             self.held.look_around()
             numbers = [number_of(tensor) for tensor in tensors]
             where = self.listener.place(frame)  # found once for all events of the call
-            begun = self.held.begin(tensors, numbers, where, _context(), is_grad_enabled())
-            if begun is None:
-                return None
-            context, versions = begun
-            generator = 0
-            if is_random(name) and tensors:
-                generator = self.held.keep("generator", engine.get_rng_state(), 0, where)
-            return CallBegun(where, name, arguments, context, generator, tensors, numbers, versions)
+            return self.held.begin(where, name, arguments, _context(), tensors, numbers, is_grad_enabled())
         return None
 
     def _note_silent_write(self, args: Sequence[Any]) -> None:

@@ -32,7 +32,7 @@ class Engine(Protocol):
     """The differences between PyTorch and gradviz's engine."""
 
     @property
-    def tensor(self) -> type:
+    def tensor(self) -> type[Any]:
         """The class of the engine's tensors."""
 
     def array(self, tensor: Any) -> np.ndarray:
@@ -47,9 +47,6 @@ class Engine(Protocol):
 
     def form(self, tensor: Any) -> Any:
         """The shape, dtype and device of a tensor, without a reference to the tensor."""
-
-    def is_asked_for(self, tensor: Any) -> bool:
-        """Whether the tensor requires a gradient."""
 
     def is_on(self) -> bool:
         """Whether the graph is recorded."""
@@ -81,7 +78,7 @@ class Call:
         self.engine, self.function = engine, function
         self.key: Any = None
         self.names = _names(function, len(arguments))
-        self.asked = [isinstance(one, engine.tensor) and engine.is_asked_for(one) for one in arguments]
+        self.asked = [isinstance(one, engine.tensor) and one.requires_grad for one in arguments]
         self.rest: list[Any] = []  # arguments that are not tensors
         self.forms: list[Any] = []  # of the tensor arguments
         self.inputs: list[np.ndarray | None] = []
@@ -150,7 +147,7 @@ class Functions:
     def kept(self, function: Any, arguments: Sequence[Any]) -> Call | None:
         """A copy of a call that is about to run; None if the call is not compared."""
         engine = self.engine
-        asked = any(isinstance(one, engine.tensor) and engine.is_asked_for(one) for one in arguments)
+        asked = any(isinstance(one, engine.tensor) and one.requires_grad for one in arguments)
         if not asked or not engine.is_on():
             return None
         name = (function.__module__, function.__qualname__)  # a class may be made anew for each call
@@ -174,7 +171,7 @@ class Functions:
         """The form of an argument, which is equal for calls of the same form. It keeps no reference to the
         argument."""
         if isinstance(value, self.engine.tensor):
-            return self.engine.form(value), self.engine.is_asked_for(value)
+            return self.engine.form(value), value.requires_grad
         return repr(value) if type(value) in (bool, int, float, str, tuple, type(None)) else type(value)
 
     def ran_backward(

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from gradviz.events.counters import next_tensor_number
 from gradviz.events.listener import Where
-from gradviz.query.replayable_functions import is_without_grad, without_grad
+from gradviz.query.replayable_functions import is_random, is_without_grad, without_grad
 from gradviz.tracefile.recorder import InputsRecorder
 
 # calls without grad mode that are recorded: an evaluation may come before all training
@@ -38,6 +38,9 @@ class Tensors(Protocol):
 
     def source(self, call: "CallBegun", output: Any) -> int:
         """The number of the tensor whose memory a result of a call shares; 0 where it has its own."""
+
+    def random_state(self, tensor: Any) -> Any:
+        """The state of the random numbers that a call on this tensor draws from."""
 
     @property
     def listener(self) -> Any:
@@ -110,16 +113,20 @@ class HeldValues:
         return version
 
     def begin(
-        self, tensors: Sequence[Any], numbers: Sequence[int], where: Where, context: str, has_grad_mode: bool
-    ) -> tuple[str, list[int]] | None:
-        """Keep the values that enter a call: returns the call's context and the tensors' versions. None for a call
-        without grad mode that is not recorded."""
+        self, where: Where, function: str, arguments: str, context: str, tensors: list[Any], numbers: list[int],
+        has_grad_mode: bool = True,
+    ) -> CallBegun | None:  # fmt: skip
+        """A call that is about to be made, after keeping the values that enter it. None for a call without grad mode
+        that is not recorded."""
         if has_grad_mode:
-            return context, self.have_all(tensors, numbers, where)
-        if not self._follows_without_grad(tensors, numbers):
+            versions = self.have_all(tensors, numbers, where)
+        elif self._follows_without_grad(tensors, numbers):
+            versions, context = self._have_all_without_grad(tensors, numbers, where), without_grad(context)
+        else:
             return None
-        versions = self._have_all_without_grad(tensors, numbers, where)
-        return without_grad(context), versions
+        draws = is_random(function) and tensors
+        generator = self.keep("generator", self.tensors.random_state(tensors[0]), 0, where) if draws else 0
+        return CallBegun(where, function, arguments, context, generator, tensors, numbers, versions)
 
     def have_all(self, tensors: Sequence[Any], numbers: Sequence[int], where: Where) -> list[int]:
         """Keep the values of tensors that a replay does not have; returns the tensors' versions."""
@@ -261,11 +268,9 @@ class CallsAlone(HeldValues):
         """The version of a tensor."""
         return self.tensors.version(tensor)
 
-    def begin(
-        self, tensors: Sequence[Any], numbers: Sequence[int], where: Where, context: str, has_grad_mode: bool
-    ) -> tuple[str, list[int]] | None:
-        """The call's context and the tensors' versions; None for a call without grad mode."""
-        return (context, self.have_all(tensors, numbers, where)) if has_grad_mode else None
+    def _follows_without_grad(self, tensors: Sequence[Any], numbers: Sequence[int]) -> bool:
+        """False: such a call is not recorded."""
+        return False
 
     def note_call(self, call: CallBegun, outputs: Sequence[Any], numbers: Sequence[int], changed: set[int]) -> None:
         """Record a call that has been made, with its results."""

@@ -221,10 +221,6 @@ class TorchFunctions:
         dtype = torch.float64 if in_double and dtype.is_floating_point else dtype
         return torch.from_numpy(np.array(array)).to(device, dtype)
 
-    def is_asked_for(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor requires a gradient."""
-        return tensor.requires_grad
-
     def is_on(self) -> bool:
         """Whether the graph is recorded."""
         return torch.is_grad_enabled() and torch.autograd.forward_ad._current_level < 0

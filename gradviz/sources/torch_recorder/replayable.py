@@ -21,7 +21,6 @@ from gradviz.query.replayable_functions import (
     base_name,
     context_of,
     functions_of,
-    is_random,
 )
 from gradviz.sources.call_arguments import Library, NotExpressed, typed_call
 from gradviz.sources.held_values import CallBegun, CallsAlone, HeldValues
@@ -78,6 +77,12 @@ class _TorchTensors:
         shares_memory = base_name(call.function) in calls.ALIASES or output._is_view()
         return call.numbers[0] if call.numbers and shares_memory else 0
 
+    def random_state(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The state of the generator of the tensor's device."""
+        device = tensor.device
+        with torch._C.DisableTorchFunction():
+            return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
 
 class Replayable:
     """Follows the calls of one recording."""
@@ -106,9 +111,8 @@ class Replayable:
         with torch._C.DisableTorchFunction(), suppress(NotExpressed):
             tensors, arguments = typed_call(TORCH, args, {"create_graph": True, "allow_unused": True})
             numbers = [self.source.identity.number_of(tensor) for tensor in tensors]
-            versions = self.held.have_all(tensors, numbers, of.where)
-            call = CallBegun(of.where, DIFFERENTIATES, arguments, _context(), 0, tensors, numbers, versions)
-            self._made(call, None, (), {}, gradients)
+            if call := self.held.begin(of.where, DIFFERENTIATES, arguments, _context(), tensors, numbers):
+                self._made(call, None, (), {}, gradients)
 
     def handed_on(self, tensors: Sequence[Any], results: Sequence[Any], frame: FrameType) -> None:
         """Record the tensors that PyTorch's function around a module with backward hooks handed on, as views."""
@@ -120,9 +124,8 @@ class Replayable:
                 self.held.look_around()
                 numbers = [self.source.identity.number_of(one, frame) for one in entered]
                 where = self.source.place(frame)
-                versions = self.held.have_all(entered, numbers, where)
-                call = CallBegun(where, "Tensor.view_as", arguments, _context(), 0, entered, numbers, versions)
-                self._made(call, None, (), {}, result)
+                if call := self.held.begin(where, "Tensor.view_as", arguments, _context(), entered, numbers):
+                    self._made(call, None, (), {}, result)
 
     def _following(self, way: Way) -> Way:
         def run(func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
@@ -185,12 +188,7 @@ class Replayable:
         self.held.look_around()
         numbers = [identity.number_of(tensor, frame) for tensor in tensors]
         where = self.source.place(frame)  # found once for all events of the call
-        begun = self.held.begin(tensors, numbers, where, _context(), is_grad_enabled())
-        if begun is None:
-            return None
-        context, versions = begun
-        generator = self._keep_generator(tensors, where) if is_random(function) and tensors else 0
-        return CallBegun(where, function, arguments, context, generator, tensors, numbers, versions)
+        return self.held.begin(where, function, arguments, _context(), tensors, numbers, is_grad_enabled())
 
     def _note_silent_write(self, name: str, args: Any, kwargs: Any) -> None:
         """Note the tensors that an unrecorded call writes to under other names, as `w.data.normal_()` does."""
@@ -198,15 +196,6 @@ class Replayable:
         known = self.source.identity.known.get(id(tensors[0])) if tensors else None
         if known is not None:
             self.held.note_silent_write((known.number, known.base))
-
-    def _keep_generator(self, tensors: list[torch.Tensor], where: Where) -> int:
-        device = tensors[0].device
-        with torch._C.DisableTorchFunction():
-            if device.type == "cuda":
-                state = torch.cuda.get_rng_state(device)
-            else:
-                state = torch.get_rng_state()
-            return self.held.keep("generator", state, 0, where)
 
     # --- after it
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradviz.compare.difference import NONE, REPLAYS, UNITS, Rounding, Spot, apart, coarsest
-from gradviz.compare.parting import Comparison, NoDiff, spot_json, spot_text
+from gradviz.compare.parting import Comparison, NoDiff, plain_data, spot_text
 from gradviz.events.kinds import Kind, Produced
 from gradviz.query.ops import CLAMPING, SUMS, WITH_NUMBERS
 from gradviz.query.query import Query
@@ -179,25 +179,21 @@ class _Noisy:
     def _first_input(self) -> Beyond | None:
         """The first parameter whose value at the beginning of the pass differs by more than rounding; None if none
         does."""
-        named = [self._entering(side) for side in (0, 1)]
+        of_runs = list(zip(self.queries, self.numbers, strict=True))
+        named = [_leaves(query, pass_number) for query, pass_number in of_runs]
+        begun = [query.passes.began(pass_number).index for query, pass_number in of_runs]
         for name, other in _corresponding(*named):
-            pair = named[0][name], named[1][other]
-            values = [query.memory.value(own, at) for query, (at, own) in zip(self.queries, pair, strict=True)]
+            pair = list(zip(self.queries, (named[0][name], named[1][other]), begun, strict=True))
+            values = [query.memory.value(leaf, event) for query, leaf, event in pair]
             beyond = self._beyond("entering", values[0], values[1], lambda _: self.rounding.least)
             if beyond is not None:
                 spots = [
-                    Spot(at, query.places.site(_site_of(query, own)), name, compact(value))
-                    for query, (at, own), value in zip(self.queries, pair, values, strict=True)
+                    Spot(event, query.places.site(_site_of(query, leaf)), name, compact(value))
+                    for (query, leaf, event), value in zip(pair, values, strict=True)
                     if value is not None
                 ]
                 return Beyond(spots[0], spots[1], *beyond)
         return None
-
-    def _entering(self, side: int) -> dict[str, tuple[int, int]]:
-        """The leaves that a pass reached, by name: (the event at which the pass begins, the leaf)."""
-        query, number = self.queries[side], self.numbers[side]
-        began = query.passes.began(number).index
-        return {name: (began, leaf) for name, leaf in _leaves(query, number).items()}
 
     def _first(self, kind: Kind, phase: str) -> Beyond | None:
         """The first item of a kind that is further apart than rounding allows; None if there is none."""
@@ -466,8 +462,8 @@ def noise_json(found: Noise) -> dict[str, Any]:
         "replayed": found.replayed,
         "dtype": found.dtype,
         "same": found.same,
-        "numbers": _numbers_json(found.numbers),
-        **{phase: _beyond_json(beyond) for phase, beyond in _phases(found)},
+        "numbers": plain_data(found.numbers),
+        **{phase: plain_data(beyond) for phase, beyond in _phases(found)},
         "gradients": [
             {
                 "name": gradient.name,
@@ -480,28 +476,6 @@ def noise_json(found: Noise) -> dict[str, Any]:
         ],
         "compared": found.compared,
         "unknown": found.unknown,
-    }
-
-
-def _numbers_json(found: OtherNumbers | None) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    return {
-        "op": found.op,
-        "one": spot_json(found.one),
-        "other": spot_json(found.other),
-        "arguments": list(found.arguments),
-    }
-
-
-def _beyond_json(beyond: Beyond | None) -> dict[str, Any] | None:
-    if beyond is None:
-        return None
-    return {
-        "one": spot_json(beyond.one),
-        "other": spot_json(beyond.other),
-        "apart": json_number(beyond.apart),
-        "allowed": json_number(beyond.allowed),
     }
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import fields, is_dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ from gradviz.sets import contained
 from gradviz.system.paths import file_name
 from gradviz.tracefile import Trace, open_trace
 from gradviz.words.defined_points import called, gradients, place
-from gradviz.words.escape import plain
+from gradviz.words.escape import json_number, plain
 from gradviz.words.numbers import compact, number, plural
 from gradviz.words.words import Words
 
@@ -509,16 +510,7 @@ def difference_json(found: Difference) -> dict[str, Any]:
         "same": found.same,
         "forward": _parting_json(found.forward, found),
         "backward": _parting_json(found.backward, found),
-        "changes": [
-            {
-                "kind": change.kind,
-                "one": spot_json(change.one),
-                "other": spot_json(change.other),
-                "detail": change.detail,
-                "count": change.count,
-            }
-            for change in found.changes
-        ],
+        "changes": [plain_data(change, _finite) for change in found.changes],
         "source": [
             {
                 "file": lines.file,
@@ -530,7 +522,7 @@ def difference_json(found: Difference) -> dict[str, Any]:
             }
             for lines in found.lines
         ],
-        "norms": [{"name": norm.name, "one": _finite(norm.one), "other": _finite(norm.other)} for norm in found.norms],
+        "norms": [plain_data(norm, _finite) for norm in found.norms],
         "passes": list(found.passes),
         "compared": found.compared,
         "not_recorded": found.unknown,
@@ -563,6 +555,17 @@ def spot_json(spot: Spot | None) -> dict[str, Any] | None:
         "what": spot.what,
         "value": spot.value,
     }
+
+
+def plain_data(value: Any, of_number: Callable[[float], Any] = json_number) -> Any:
+    """A result of a comparison by its fields; items of a run as by `spot_json`."""
+    if isinstance(value, Spot):
+        return spot_json(value)
+    if is_dataclass(value):
+        return {field.name: plain_data(getattr(value, field.name), of_number) for field in fields(value)}
+    if isinstance(value, tuple):
+        return [plain_data(part, of_number) for part in value]
+    return of_number(value) if isinstance(value, float) else value
 
 
 def _finite(value: float | None) -> float | None:

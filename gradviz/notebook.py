@@ -81,19 +81,21 @@ def draw(
 
     if gradients and (graph_at_hand.is_module(thing) or isinstance(thing, (str, Path, Trace))):
         raise TypeError("draw(..., gradients=True) takes a tensor: a trace has the gradients that were recorded")
+    fold: dict[str, Any] = {"depth": depth, "unfold": unfold, "rolled": rolled}
     if isinstance(thing, (str, Path, Trace)):
-        fold = {"depth": depth, "unfold": unfold, "rolled": rolled}
+        with _opened(thing) as recorded:
+            graph = checked_graph(recorded, quick_report(recorded, None, _say), settings)
         scene = partial(_textbook, thing) if style == "textbook" else None
-        return _of_trace(thing, theme, scene, fold, settings)
+        return Picture(graph, lambda: show(thing, settings.get("passes")), theme, scene, **fold)
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("gradviz"):
         frame = frame.f_back
     modules = outermost_modules(frame)
-    names = _with_parameters({**frame.f_globals, **frame.f_locals}, modules, params or {})
-    fold = {"depth": depth, "unfold": unfold, "rolled": rolled}
+    # of several names the last one counts
+    names = {**dict(parameters_below(modules)), **frame.f_globals, **frame.f_locals, **(params or {})}
     tensors = [] if graph_at_hand.is_module(thing) else _tensors_of(thing)
-    if tensors and (recorded := _recorded(tensors, names, gradients, settings)) is not None:
-        path, graph = recorded
+    if tensors and (found := _recorded(tensors, names, gradients, settings)) is not None:
+        path, graph = found
         scene = partial(_textbook, path) if style == "textbook" else None
         return Picture(graph, partial(show, path, graph.pass_number), theme, scene, **fold)
     if graph_at_hand.is_module(thing) and inputs is None:
@@ -108,7 +110,7 @@ def draw(
     graph, content = _at_hand(tell, settings)
     if gradients and graph.pass_number is not None:
         graph.notes.append(RUN_FOR_THIS)
-    scene = partial(_textbook_of, content) if style == "textbook" else None
+    scene = partial(_textbook, content) if style == "textbook" else None
     return Picture(graph, partial(_page, content, settings), theme, scene, **fold)
 
 
@@ -179,12 +181,6 @@ def _recorded(
     return None if from_before else (path, graph)
 
 
-def _with_parameters(names: dict[str, Any], modules: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
-    """The variables of a caller, with the parameters of the modules there (`net.0.weight`), and then `params`: of
-    several names the last one counts."""
-    return {**dict(parameters_below(modules)), **names, **params}
-
-
 def show(trace: Trace | Path | str, passes: int | None = None) -> Page:
     """The page of a trace, to search, fold and replay, with its findings: a notebook shows it in a frame. It opens at
     pass number `passes`. The default is the pass of the first finding, else the first pass with a NaN or an error. A
@@ -248,29 +244,9 @@ def widget(trace: Trace | Path | str, passes: int | None = None, height: int = 6
     return TraceWidget(str(show(trace, passes)), height=height)
 
 
-def _textbook(trace: Trace | Path | str, graph: Graph) -> Scene:
+def _textbook(trace: Trace | Path | str | bytes, graph: Graph) -> Scene:
     with _opened(trace) as recorded:
         return textbook(Words(recorded), graph)
-
-
-def _textbook_of(content: bytes, graph: Graph) -> Scene:
-    """The same, given the bytes of the trace's file."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "live.gradviz"
-        path.write_bytes(content)
-        return _textbook(path, graph)
-
-
-def _of_trace(
-    trace: Trace | Path | str,
-    theme: str,
-    scene: Callable[[Graph], Scene] | None,
-    fold: dict[str, Any],
-    settings: Part,
-) -> Picture:
-    with _opened(trace) as recorded:
-        graph = checked_graph(recorded, quick_report(recorded, None, _say), settings)
-    return Picture(graph, lambda: show(trace, settings.get("passes")), theme, scene, **fold)
 
 
 def checked_graph(recorded: Trace | Query, report: Report | None, settings: Part) -> Graph:
@@ -287,10 +263,17 @@ def _say(line: str) -> None:
 
 
 @contextmanager
-def _opened(trace: Trace | Path | str) -> Iterator[Trace]:
-    """The trace; it is closed in the end if it was opened here."""
+def _opened(trace: Trace | Path | str | bytes) -> Iterator[Trace]:
+    """A trace that is open, or named, or given as the bytes of its file; it is closed in the end if it was opened
+    here."""
     if isinstance(trace, Trace):
         yield trace
+    elif isinstance(trace, bytes):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "live.gradviz")
+            path.write_bytes(trace)
+            with open_trace(path) as recorded:
+                yield recorded
     else:
         with open_trace(trace) as recorded:
             yield recorded
@@ -298,12 +281,5 @@ def _opened(trace: Trace | Path | str) -> Iterator[Trace]:
 
 def _page(content: bytes, settings: Part) -> str:
     """The page of a trace, given the bytes of its file."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "live.gradviz"
-        path.write_bytes(content)
-        with open_trace(path) as trace:
-            return html(trace, lambda number: build(trace, **_at_pass(settings, number)))
-
-
-def _at_pass(settings: Part, number: int | None) -> Part:
-    return {**settings, "passes": number}
+    with _opened(content) as trace:
+        return html(trace, lambda number: build(trace, **(settings | {"passes": number})))

@@ -261,12 +261,6 @@ def type_of(column: str) -> str:
     return "TEXT" if column in _TEXTS else "REAL" if column in _REALS else "INTEGER"
 
 
-def columns_of(query: Query, table: str) -> Columns:
-    """The columns of a table, all of one length. Unknown values, and norms that are not finite, are None."""
-    make, _ = TABLES[table]
-    return make(query)
-
-
 def _leaves(query: Query, leaves: np.ndarray) -> Columns:
     """The names of leaves, and the modules that hold them."""
     numbers, places = np.unique(leaves, return_inverse=True)
@@ -425,8 +419,9 @@ class RecordedRun(Trace):
         return Query(self)
 
     def columns(self, table: str) -> Columns:
-        """The columns of a table by their names, all of one length. Unknown values are None."""
-        return _findings(self) if table == FINDINGS else columns_of(self._query, table)
+        """The columns of a table by their names, all of one length. Unknown values, and norms that are not finite, are
+        None."""
+        return _findings(self) if table == FINDINGS else TABLES[table][0](self._query)
 
     def _fill(self, database: sqlite3.Connection, table: str) -> None:
         columns = self.columns(table)

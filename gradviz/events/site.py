@@ -63,7 +63,7 @@ def place_of(code: types.CodeType, lasti: int) -> Place:
         names=stack.names,
         returns=stack.returns,
         part=stack.part,
-        unpacks=stack.unpacks and decoded.op_at(lasti).name.startswith("CALL"),
+        unpacks=stack.unpacks and decoded.ops[decoded.index_at(lasti)].name.startswith("CALL"),
     )
 
 
@@ -98,10 +98,6 @@ class _Decoded(NamedTuple):
         """Return the index of the instruction that `offset` lies in, even if only in its inline cache."""
         start = self.ops[bisect_right(self.ops, offset, key=lambda op: op.offset) - 1].offset
         return bisect_left(self.ops, start, key=lambda op: op.offset)
-
-    def op_at(self, offset: int) -> _Op:
-        """Return the instruction that `offset` lies in."""
-        return self.ops[self.index_at(offset)]
 
 
 class _Identity:

@@ -96,17 +96,15 @@ def resized(plan: Plan, arrays: Mapping[int, np.ndarray], before: int, after: in
     steps: list[Input | Call] = []
     for step in plan.steps:
         if isinstance(step, Input):
-            steps.append(_with_array(step, arrays[step.tensor]) if step.tensor in arrays else step)
+            if (array := arrays.get(step.tensor)) is not None:
+                step = replace(step, value=replace(step.value, shape=array.shape, array=np.ascontiguousarray(array)))
+            steps.append(step)
             continue
         if not of_batch.isdisjoint(step.inputs):
             of_batch.update(step.outputs)
         sizes = step.op in _RESHAPING and not of_batch.isdisjoint(step.inputs)
         steps.append(_with_size(step, before, after) if sizes or step.op in _REPEATING else step)
     return replace(plan, steps=tuple(steps))
-
-
-def _with_array(step: Input, array: np.ndarray) -> Input:
-    return replace(step, value=replace(step.value, shape=array.shape, array=np.ascontiguousarray(array)))
 
 
 def _with_size(call: Call, before: int, after: int) -> Call:

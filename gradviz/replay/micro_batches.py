@@ -208,7 +208,7 @@ def _compared(
         (
             name
             for name, each in weights.items()
-            if each is not None and _add_up(gradients, {one.leaf: one.batch for one in leaves}, each)
+            if each is not None and all(_near(np.tensordot(each, gradients[one.leaf], 1), one.batch) for one in leaves)
         ),
         OTHER,
     )
@@ -230,11 +230,6 @@ def _wide(array: np.ndarray) -> np.ndarray:
 def _gradient(outcome: Outcome, leaf: int, like: np.ndarray | None) -> np.ndarray:
     found = outcome.gradients.get(leaf)
     return _wide(np.zeros_like(like) if found is None else found)
-
-
-def _add_up(gradients: Mapping[int, np.ndarray], batch: Mapping[int, np.ndarray], weights: Sequence[float]) -> bool:
-    """Whether the weighted gradients of the micro-batches add up to those of the batch, but for rounding."""
-    return all(_near(np.tensordot(weights, each, 1), batch[leaf]) for leaf, each in gradients.items())
 
 
 def _near(one: np.ndarray, other: np.ndarray) -> bool:

@@ -49,18 +49,15 @@ def begin_in_child() -> None:
     process of `multiprocessing` the target is recorded."""
     try:
         options, what = _command(sys.orig_argv)
+        is_rank = any(name in os.environ for name, _ in RANKS)
         if what[:1] == ["-c"]:
             if any("multiprocessing.spawn" in part or "multiprocessing.forkserver" in part for part in what):
                 _record_targets()
-        elif what and what[:2] != ["-m", "gradviz"] and (_is_rank() or _is_only_one()):
+        elif what and what[:2] != ["-m", "gradviz"] and (is_rank or _is_only_one()):
             traced = ["-m", "gradviz", "trace", *_as_options(_settings()), *what]
             os.execv(sys.executable, [sys.executable, *options, *traced])
     except (OSError, ValueError) as error:
         print(f"gradviz: a process is not recorded: {error!r}", file=sys.stderr)
-
-
-def _is_rank() -> bool:
-    return any(name in os.environ for name, _ in RANKS)
 
 
 def _is_only_one() -> bool:

@@ -88,9 +88,14 @@ class EngineReplayable:
         # the engine's replacements files call the function that has no names of PyTorch
         for function, name in list(known.items()):
             known.setdefault(without_pytorchs_names(function), name)
+        in_place = [
+            method
+            for name, method in vars(Tensor).items()
+            if name.endswith("_") and not name.startswith("_") and callable(method)
+        ]
         replacements = {
             function: self._following(function, known.get(function, ""))
-            for function in (*known, *_writing_methods())
+            for function in (*known, *in_place)
             if not hasattr(function, "__self__")
         }
         for names in _namespaces():
@@ -170,13 +175,6 @@ class EngineReplayable:
         written = self.recorder.written
         if args and isinstance(args[0], Tensor):
             written += [number for number in (number_of(args[0]), base_of(args[0])) if number not in written]
-
-
-def _writing_methods() -> Iterator[Callable[..., Any]]:
-    """The in-place methods of tensors."""
-    for name, value in vars(Tensor).items():
-        if name.endswith("_") and not name.startswith("_") and callable(value):
-            yield value
 
 
 def _writes(name: str) -> bool:

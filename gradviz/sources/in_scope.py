@@ -102,13 +102,10 @@ class InScope(Listener):
     def tell(self, kind: Kind, where: Where, values: tuple[Any, ...], states: Sequence[State] = ()) -> None:
         at = _OF_NODES.get(kind)
         if at is not None:
-            if self.wants(values[at]) or self._is_reached(values[at]):
+            if self.wants(values[at]) or any(values[at] in leaves for leaves in self.leaves.values()):
                 self.listener.tell(kind, where, values, states)
         elif kind not in DETAILS or self.here.inside:
             self.listener.tell(kind, where, values, states)
-
-    def _is_reached(self, leaf: int) -> bool:
-        return any(leaf in leaves for leaves in self.leaves.values())
 
     # --- scopes
 

@@ -202,7 +202,7 @@ class record:
         self.with_torch = with_torch
         self.attachment: pytorch.Attachment | None = None
         self.recorder: Recorder | None = None
-        self.error: BaseException | None = None
+        self.error: BaseException | None = None  # one that ended the run and was handled inside the block
 
     def __call__(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
         """A function whose calls are recorded. A recorded call that calls the function again records both as one.
@@ -225,10 +225,6 @@ class record:
         in_scope = self.in_scope
         return None if in_scope is None or in_scope.entered else tuple(in_scope.seen)
 
-    def ended_by(self, error: BaseException | None) -> None:
-        """Note an exception that ended the run and was handled inside the block."""
-        self.error = error
-
     def __enter__(self) -> record:
         caller = sys._getframe(1)
         sites = self.sites
@@ -241,12 +237,7 @@ class record:
             meta["no_source"] = "1"
         if self.scope is not None:
             meta["scope"] = self.scope
-        if self.check_functions:
-            meta["check_functions"] = "1"
-        if self.profile:
-            meta["profile"] = "1"
-        if self.histograms:
-            meta["histograms"] = "1"
+        meta |= {name: "1" for name in ("check_functions", "profile", "histograms") if getattr(self, name)}
         if self.last is not None:
             meta["last"] = str(self.last)
         settings = self.passes, sites, meta, self.scope is not None, self.last, self.say

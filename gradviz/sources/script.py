@@ -413,7 +413,7 @@ class Running:
         if self.tap is not None:
             self.tap.end()
         hiding.end()
-        self.recording.ended_by(self.error)
+        self.recording.error = self.error
         self.recording.__exit__(None, None, None)
         failed = None if isinstance(self.error, SystemExit) else self.error
         recording, status = self.recording, exit_status(self.error)

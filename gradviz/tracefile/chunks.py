@@ -415,16 +415,12 @@ class Directory:
 
     def late(self, which: int, number: int) -> np.ndarray:
         """The chunks that list an old tensor, or a node recorded late, in order."""
-        numbers, places = self._listed[which]
+        numbers, places = self.listed[which]
         return places[numbers.searchsorted(number) : numbers.searchsorted(number, side="right")]
-
-    def listed(self, which: int) -> tuple[np.ndarray, np.ndarray]:
-        """All numbers of a list of the chunks in ascending order, and the chunk of each number."""
-        return self._listed[which]
 
     def up_to(self, which: int, place: int) -> set[int]:
         """The numbers of a list of the chunks up to the chunk `place`."""
-        numbers, places = self._listed[which]
+        numbers, places = self.listed[which]
         return set(numbers[places <= place].tolist())
 
     def newest(self, place: int) -> set[int]:
@@ -434,7 +430,8 @@ class Directory:
         return set(tensors[::-1][last].tolist())
 
     @cached_property
-    def _listed(self) -> list[tuple[np.ndarray, np.ndarray]]:
+    def listed(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """All numbers of each list of the chunks in ascending order, and the chunk of each number."""
         return [_sorted(lists) for lists in self._unsorted]
 
     @cached_property

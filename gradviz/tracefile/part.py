@@ -279,7 +279,7 @@ class Part(Trace):
     def leaves_told(self) -> tuple[set[int], set[int]]:
         """The first tensor that each site made other than by an op, and the tensors that were leaves that require grad
         at some time."""
-        return set(self.directory.listed(PLACES)[0].tolist()), set(self.directory.listed(LEAVES)[0].tolist())
+        return set(self.directory.listed[PLACES][0].tolist()), set(self.directory.listed[LEAVES][0].tolist())
 
     @cached_property
     def site_ops(self) -> SiteOps:

@@ -75,7 +75,9 @@ def _write_tables(cursor: sqlite3.Cursor, trace: Trace) -> None:
     _insert(cursor, "rules", _rules(trace))
     _insert(cursor, "sites", _sites(trace))
     rows = trace._rows("SELECT number, first, last, thread, site, nodes, digest, recorded FROM passes")
-    _insert(cursor, "passes", [(*row[:6], row[6] if _is_digest(row[6]) else None, row[7]) for row in rows])
+    digest = re.compile("([0-9a-f]{16})?")  # 16 hexadecimal digits, or empty without nodes
+    passes = [(*row[:6], row[6] if row[6] is not None and digest.fullmatch(row[6]) else None, row[7]) for row in rows]
+    _insert(cursor, "passes", passes)
     skipped = "number, passes, first, last, stride, thread, site"
     _insert(cursor, "skipped", trace._rows(f"SELECT {skipped} FROM skipped"))
     named = trace._rows("SELECT tensor, name, role FROM parameters")
@@ -124,11 +126,6 @@ def _sites(trace: Trace) -> list[tuple[Any, ...]]:
             )
         )  # fmt: skip
     return rows
-
-
-def _is_digest(text: str | None) -> bool:
-    """Whether a digest has the form of one: 16 hexadecimal digits, or empty without nodes."""
-    return text is not None and re.fullmatch(r"([0-9a-f]{16})?", text) is not None
 
 
 # --- chunks

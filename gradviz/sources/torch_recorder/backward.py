@@ -542,7 +542,10 @@ class Pass:
         for fn in fns:
             identity.record_of(fn)
         seen, records, handles, hook_key = self.targets, self.records, self.handles, self.hook_key
-        wants, after = _wish_of(self.listener), self._hook()
+        wants: Callable[[int], bool] | None = self.listener.wants
+        if getattr(type(self.listener), "wants", None) is Listener.wants:
+            wants = None  # the listener wants all nodes
+        after = self._hook()
         stack = [(fn, fn.metadata[key]) for fn in fns]
         while stack:
             fn, record = stack.pop()
@@ -783,11 +786,6 @@ class Pass:
         self.leaves.add(leaf.number)
         tell = self.listener.leaf_ran if is_told else self.listener.accumulated
         tell(leaf.number, record.number, self.number, numbers[0], state)
-
-
-def _wish_of(listener: Any) -> Callable[[int], bool] | None:
-    """A listener's function that decides whether it wants a node; None if the listener wants all nodes."""
-    return None if getattr(type(listener), "wants", None) is Listener.wants else listener.wants
 
 
 def _edge_of(root: Any) -> tuple[Any, int]:

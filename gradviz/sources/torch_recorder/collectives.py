@@ -209,7 +209,8 @@ def _is_of_some(group: Any) -> bool:
 
 def _text(given: dict[str, Any], late: bool) -> str:
     """The arguments that determine a collective's result: `SUM`, `src=0`, `group` if it lacks some ranks."""
-    parts = [_reduction(given["op"])] if "op" in given else []
+    op = given.get("op", "")  # a `ReduceOp`, or a parametrised one: `SUM`, `PREMUL_SUM`
+    parts = [str(getattr(op, "op", op)).rpartition(".")[2]] if "op" in given else []
     parts += [f"{name}={rank}" for name in ("src", "dst") if (rank := _rank_in(given, name)) is not None]
     parts += ["group"] if _is_of_some(given.get("group")) else []
     return ", ".join([*parts, "async"] if late else parts)
@@ -222,8 +223,3 @@ def _rank_in(given: dict[str, Any], name: str) -> int | None:
         return given.get(name)
     group: Any = given.get("group") or torch.distributed.group.WORLD
     return torch.distributed.get_global_rank(group, in_group)
-
-
-def _reduction(op: Any) -> str:
-    """The name of a `ReduceOp`, also of a parametrised one: `SUM`, `PREMUL_SUM`."""
-    return str(getattr(op, "op", op)).rpartition(".")[2]

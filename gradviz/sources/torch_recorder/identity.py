@@ -289,7 +289,7 @@ class Identity:
             nodes.append((fn, edges))
             stack += [target for target, _ in edges if target is not None and key not in target.metadata]
         if len(nodes) > 1:
-            nodes.sort(key=_age)
+            nodes.sort(key=lambda found: found[0]._sequence_nr())  # the oldest first
         return nodes, leaves
 
     def number_found(self, found: Sequence[tuple[Any, Any]], leaves: Iterable[Any]) -> list[Numbered]:
@@ -385,12 +385,6 @@ class Identity:
                 record.outputs(),
                 edges_of(self.edges_of(edges)), self.saved.by(fn, candidates),
             )  # fmt: skip
-
-
-def _age(found: tuple[Any, Any]) -> int:
-    """The sequence number of a node: an older node has a smaller number."""
-    number: int = found[0]._sequence_nr()
-    return number
 
 
 def outside(frame: FrameType | None, *places: str) -> FrameType | None:

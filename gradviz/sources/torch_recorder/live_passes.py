@@ -179,7 +179,7 @@ class LivePasses:
         likes = self._likes(self._form_of(nodes))
         for _, group in groupby(zip(nodes, likes, strict=True), _event_of):
             ops.tell(list(group))
-        ops.leave_scopes()
+        ops.enter(())
 
     def _likes(self, form: _Form) -> list[_Like | None]:
         """How the nodes of a form came to be in the recorded pass that has most of them in common, from the oldest on.
@@ -255,7 +255,7 @@ class Ops:
     def tell(self, group: Sequence[tuple[Numbered, _Like | None]]) -> None:
         """Emit an op, which made these nodes."""
         listener, like = self.listener, group[-1][1]
-        self._enter(() if like is None else like.made.scopes)
+        self.enter(() if like is None else like.made.scopes)
         where = None if like is None else like.made.where
         outputs, handles = [], []
         for (fn, record, _), one in group:
@@ -301,7 +301,7 @@ class Ops:
             self.records[place.node].tensor(place.nr) if place.node >= 0 else place.leaf or only for place in places
         ]
 
-    def _enter(self, wanted: Sequence[Entered]) -> None:
+    def enter(self, wanted: Sequence[Entered]) -> None:
         """Leave and enter scopes until the wanted ones are open."""
         common = 0
         while common < min(len(wanted), len(self.scopes)) and self.scopes[common][0] == wanted[common]:
@@ -313,7 +313,3 @@ class Ops:
             number = next_scope_number()
             self.listener.scope_entered(scope.where, number, *scope[2:])
             self.scopes.append((scope, number))
-
-    def leave_scopes(self) -> None:
-        """Leave the scopes that are open."""
-        self._enter(())

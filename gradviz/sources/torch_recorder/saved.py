@@ -137,7 +137,7 @@ class SavedTensors:
 
     def _twin(self, tensor: torch.Tensor, candidates: Sequence[torch.Tensor]) -> Known | None:
         """The entry of the candidate that shows the same memory in the same way."""
-        if not _is_strided(tensor):
+        if type(tensor) not in _WITH_MEMORY or tensor.layout is not torch.strided or tensor.is_nested:
             return None
         shape, place = tensor.shape, 0
         for one in candidates:
@@ -155,11 +155,6 @@ class SavedTensors:
         fn = grad_fn_of(tensor)
         record = None if fn is None else fn.metadata.get(self.key)
         return 0 if record is None else record.tensor(tensor.output_nr)
-
-
-def _is_strided(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has a shape, strides, and its own memory."""
-    return type(tensor) in _WITH_MEMORY and tensor.layout is torch.strided and not tensor.is_nested
 
 
 def _memory_of(tensor: torch.Tensor) -> int:

@@ -107,7 +107,7 @@ def _why(trace: Trace, tensor: str, number: int | None, most: int) -> Reason | N
     query = Query(trace)
     if not _can_fill(trace):
         has_all_elements = trace.meta.get("values") == FULL and "redacted" not in trace.meta
-        by_nodes = partial(_alone_by_nodes, query) if has_all_elements else None
+        by_nodes = partial(_alone, query, True) if has_all_elements else None
         return reason_of(trace, tensor, number, most, by_nodes)
     try:
         recorded = reason_of(trace, tensor, number, most)
@@ -118,34 +118,20 @@ def _why(trace: Trace, tensor: str, number: int | None, most: int) -> Reason | N
         number = recorded.number
         if not filled_in(query, number):
             return recorded
-    return reason_of(trace, tensor, number, most, partial(_alone, query))
+    return reason_of(trace, tensor, number, most, partial(_alone, query, False))
 
 
-def _alone_by_nodes(query: Query, number: int, paths: Sequence[PathToTensor]) -> list[np.ndarray] | str:
-    """The gradients that some paths of a pass would bring alone, in a trace of `--values full`, or why these are
-    unknown."""
+def _alone(query: Query, by_nodes: bool, number: int, paths: Sequence[PathToTensor]) -> list[np.ndarray] | str:
+    """The gradients that some paths of a pass would bring alone, or why these are unknown. `by_nodes` says that the
+    trace has all elements, so that each node of a path runs again by itself."""
     from gradviz.replay.plan import ReplayError
-    from gradviz.replay.vjps import PathsAlone
+    from gradviz.replay.vjps import PathsByNodes, PathsOfPass
     from gradviz.sources.torch_replay import runner_of
 
-    words = Words(query.trace)
-    alone = PathsAlone(query, runner_of(query, words.at_line), number)
+    runner = runner_of(query, Words(query.trace).at_line)
     try:
+        alone = PathsByNodes(query, runner, number) if by_nodes else PathsOfPass(query, runner, number)
         return [alone.gradient(path) for path in paths]
-    except ReplayError as error:
-        return str(error)
-
-
-def _alone(query: Query, number: int, paths: Sequence[PathToTensor]) -> list[np.ndarray] | str:
-    """The gradients that some paths of a pass would bring alone, or why the pass cannot run again."""
-    from gradviz.replay.outcome import Edge, graph_of
-    from gradviz.replay.plan import ReplayError, plan_of
-    from gradviz.sources.torch_replay import runner_of
-
-    ways = [[Edge(*step.arrival[:3]) for step in path.steps] for path in paths]
-    try:
-        plan = plan_of(query, number)
-        return runner_of(query).sent_along(plan, graph_of(query, plan), ways)
     except ReplayError as error:
         return str(error)
 

@@ -74,15 +74,6 @@ class Graph(NamedTuple):
     edges: dict[int, tuple[int, ...]]
 
 
-class Edge(NamedTuple):
-    """An edge that a gradient took: edge `position` of the node `source`, to output `nr` of the next node. At the start
-    of a way `source` is 0, and `position` is that of a root."""
-
-    source: int
-    position: int
-    nr: int
-
-
 # What a node (by its number) sends along an edge (by its position), given the gradients of its outputs.
 Vjp = Callable[[int, int, Sequence[np.ndarray | None]], np.ndarray]
 
@@ -95,10 +86,6 @@ class Runner(Protocol):
 
     def run(self, plan: Plan, edits: Edits, graph: Graph | None = None) -> Outcome:
         """Run a plan; with a graph, keep all results. Raises ReplayError if that is impossible."""
-
-    def sent_along(self, plan: Plan, graph: Graph, ways: Sequence[Sequence[Edge]]) -> list[np.ndarray]:
-        """The gradient that each way, from a root on, would bring if no other gradient met it. Raises ReplayError if
-        that is unknown."""
 
     def vjp_of(self, plan: Plan, graph: Graph) -> Vjp:
         """The VJP of each node of a graph that the calls of a plan make again. Raises ReplayError, as the VJP does, if

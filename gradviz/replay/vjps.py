@@ -1,6 +1,8 @@
-"""The gradient that a path brings alone, in a trace of `--values full`, which has the elements of all tensors, and the
-calls that made the nodes. Each node on the path computes again with what the node before it gave: its call is made with
-the recorded elements, and the VJP is used if it gives what was recorded in the pass, too."""
+"""The gradient that a path brings alone: each node on the path computes again with what the node before it gave.
+
+In a trace of `--values inputs` the whole pass runs again. One of `--values full` has the elements of all tensors, and
+the calls that made the nodes: there the call of each node is made with the recorded elements, and its VJP is used if it
+gives what was recorded in the pass, too."""
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -11,14 +13,34 @@ from gradviz.events.kinds import CallMade, Kind, Received
 from gradviz.query.flow import reach
 from gradviz.query.gradient_paths import Path, Step, elements, rounding
 from gradviz.query.query import Query
-from gradviz.replay.outcome import Graph, Runner, Vjp
-from gradviz.replay.plan import CUT, DATA, Call, Input, Plan, ReplayError, step_of
+from gradviz.replay.outcome import Graph, Runner, Vjp, graph_of
+from gradviz.replay.plan import CUT, DATA, Call, Input, Plan, ReplayError, plan_of, step_of
 
 _NEAR = 1e-4  # relative to the largest element
 _ITSELF: tuple[list[dict[str, int]], dict[str, int]] = ([{"tensor": 0}], {})
 
 
-class PathsAlone:
+class PathsOfPass:
+    """The gradients that paths of one pass bring alone. `runner` runs the whole pass again."""
+
+    def __init__(self, query: Query, runner: Runner, number: int) -> None:
+        self.query, self.plan = query, plan_of(query, number)
+        self._vjp = runner.vjp_of(self.plan, graph_of(query, self.plan))
+
+    def gradient(self, path: Path) -> np.ndarray:
+        """The gradient that a path brings if no other gradient meets it. Raises ReplayError if that is unknown."""
+        root, *arrivals = (step.arrival for step in path.steps)
+        shape, _ = self.query.trace.shape(self.plan.roots[root.position]) or ((), "")
+        start = self.plan.starts[root.position]
+        gradient, output = np.ones(shape) if start is None else start, root.nr
+        for arrival in arrivals:
+            upstream: list[np.ndarray | None] = [None] * (output + 1)
+            upstream[output] = gradient
+            gradient, output = self._vjp(arrival.source, arrival.position, upstream), arrival.nr
+        return gradient
+
+
+class PathsByNodes:
     """The gradients that paths of one pass bring alone. `runner` makes the calls of their nodes again."""
 
     def __init__(self, query: Query, runner: Runner, number: int) -> None:

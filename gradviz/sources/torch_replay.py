@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -24,7 +24,7 @@ import numpy as np
 from gradviz.events.values import SMALL
 from gradviz.query.query import Query
 from gradviz.query.replayable_functions import WITHOUT_GRAD, functions_of, is_dropout, settings_of
-from gradviz.replay.outcome import Edge, Edits, Flowed, Graph, Outcome, Vjp, indices_of
+from gradviz.replay.outcome import Edits, Flowed, Graph, Outcome, Vjp, indices_of
 from gradviz.replay.plan import Call, Input, Plan, ReplayError, argument_of
 from gradviz.replay.samples import REDUCTIONS, Term, scalings_of
 from gradviz.sources.call_arguments import tensors_returned
@@ -75,18 +75,7 @@ class TorchRunner:
             except ReplayError as error:
                 raise ReplayError(f"{error}; {plan.remedy}") if plan.remedy else error from None
 
-    def sent_along(self, plan: Plan, graph: Graph, ways: Sequence[Sequence[Edge]]) -> list[np.ndarray]:
-        """The gradient that each way, from a root on, would bring if no other gradient met it. Raises ReplayError if
-        that is unknown."""
-        if not self.is_pytorch:
-            raise ReplayError("gradviz's engine does not run the nodes of a way one by one")
-        with self.alone():
-            replay = Replay(self, plan, Edits(), None)
-            return [self.array_of(one) for one in replay.sent_along(graph, ways)]
-
     def vjp_of(self, plan: Plan, graph: Graph) -> Vjp:
-        """The VJP of each node of a graph that the calls of a plan make again. It raises ReplayError for a node that
-        is not among them."""
         if not self.is_pytorch:
             raise ReplayError("gradviz's engine does not run the nodes of a way one by one")
         with self.alone():
@@ -386,27 +375,6 @@ class Replay:
                 waiting += zip(edges, targets, strict=True)
         return fns
 
-    def sent_along(self, graph: Graph, ways: Sequence[Sequence[Edge]]) -> list[torch.Tensor]:
-        """The gradient that each way brings: every node on it computes with what the node before it gave."""
-        self.make_calls()
-        roots = [self.tensor(number) for number in self.plan.roots]
-        fns = self.nodes_of(graph, roots)
-        starts = [
-            self.torch.ones_like(root) if start is None else start
-            for root, start in zip(roots, self.starts(roots), strict=True)
-        ]
-        with self.torch.no_grad():
-            return [self._sent(fns, way, starts) for way in ways]
-
-    def _sent(self, fns: Mapping[int, Any], way: Sequence[Edge], starts: Sequence[torch.Tensor]) -> torch.Tensor:
-        gradient, output = starts[way[0].position], way[0].nr
-        for edge in way[1:]:
-            fn = fns.get(edge.source)
-            upstream: list[torch.Tensor | None] = [None] * (output + 1)
-            upstream[output] = gradient
-            gradient, output = self.sent(fn, edge.position, upstream), edge.nr
-        return gradient
-
     def sent(self, fn: Any, position: int, upstream: Sequence[torch.Tensor | None]) -> torch.Tensor:
         """The gradient that a node sends along one of its edges, given the gradients of its first outputs. Raises
         ReplayError for a node that is None or cannot run by itself."""
@@ -485,7 +453,7 @@ _OF_PARTS: dict[str, Any] = {"slice": slice, "complex": complex}
 
 def _formed(gradient: torch.Tensor, form: Any) -> torch.Tensor:
     """A gradient in the form that a node expects, as PyTorch makes it between nodes."""
-    return gradient.sum_to_size(form.shape).to(form.dtype)
+    return gradient.sum_to_size(form.shape).to(form.device, form.dtype)
 
 
 def _first_line(error: BaseException) -> str:

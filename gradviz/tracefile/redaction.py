@@ -73,7 +73,8 @@ def _write_tables(cursor: sqlite3.Cursor, trace: Trace) -> None:
     """Write the tables with one row for each thing: forms, rules, places, passes, names, errors."""
     _insert(cursor, "forms", _forms(trace))
     _insert(cursor, "rules", _rules(trace))
-    _insert(cursor, "sites", _sites(trace))
+    frames = trace._frames.values()
+    _insert(cursor, "sites", [frame.row(whitelist.path, whitelist.name) for frame in frames])
     rows = trace._rows("SELECT number, first, last, thread, site, nodes, digest, recorded FROM passes")
     digest = re.compile("([0-9a-f]{16})?")  # 16 hexadecimal digits, or empty without nodes
     passes = [(*row[:6], row[6] if row[6] is not None and digest.fullmatch(row[6]) else None, row[7]) for row in rows]
@@ -112,20 +113,6 @@ def _rules(trace: Trace) -> list[tuple[Any, ...]]:
         )
         for number, rule in trace.rules.items()
     ]
-
-
-def _sites(trace: Trace) -> list[tuple[Any, ...]]:
-    rows = []
-    for frame in trace._frames.values():
-        place = frame.place
-        names = json.dumps([whitelist.name(name) for name in frame.names])
-        rows.append(
-            (
-                frame.number, frame.parent, whitelist.path(place.file), place.line, place.col, place.end_line,
-                place.end_col, whitelist.name(place.function), names, frame.is_library,
-            )
-        )  # fmt: skip
-    return rows
 
 
 # --- chunks

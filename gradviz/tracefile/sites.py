@@ -9,6 +9,7 @@ standard library are left out. Frames of the runner mark where the user's progra
 """
 
 import ast
+import json
 import linecache
 import os
 import sysconfig
@@ -65,6 +66,12 @@ class Frame:
     place: Place
     names: tuple[str, ...]
     is_library: bool
+
+    def row(self, path: Callable[[str], str], name: Callable[[str], str]) -> tuple[Any, ...]:
+        """The row of the table `sites`; paths and names are stored as these functions give them."""
+        at, names = self.place, json.dumps([name(one) for one in self.names])
+        where = path(at.file), at.line, at.col, at.end_line, at.end_col, name(at.function)
+        return self.number, self.parent, *where, names, self.is_library
 
 
 class Sites:

@@ -321,18 +321,14 @@ class Writer:
         """Write everything that got a number: places, texts, forms and rules."""
         source = self.source
         for frame in source.sites.take_new():
-            place = frame.place
-            file, names = storable(place.file), [storable(name) for name in frame.names]
-            row = (
-                frame.number, frame.parent, file, place.line, place.col, place.end_line, place.end_col,
-                storable(place.function), json.dumps(names), frame.is_library,
-            )  # fmt: skip
+            row = frame.row(storable, storable)
             cursor.execute("INSERT INTO sites VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
-            if place.file not in self.sources:
-                self.sources.add(place.file)
-                text = source.sites.source_of(place.file)
+            file = frame.place.file
+            if file not in self.sources:
+                self.sources.add(file)
+                text = source.sites.source_of(file)
                 if text is not None:
-                    cursor.execute("INSERT OR REPLACE INTO sources VALUES (?, ?)", (file, storable(text)))
+                    cursor.execute("INSERT OR REPLACE INTO sources VALUES (?, ?)", (storable(file), storable(text)))
         strings = [(number, storable(text)) for number, text in source.strings.take_new()]
         self.texts += [text for _, text in strings]
         execute_each(cursor, "INSERT INTO strings VALUES (?, ?)", strings)

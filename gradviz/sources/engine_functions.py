@@ -29,20 +29,16 @@ class EngineFunctions:
         return array.astype(np.float32) if array.dtype.kind == "f" and array.dtype.itemsize < 4 else array
 
     def itemsize(self, tensor: Tensor) -> int:
-        """The size of an element in bytes; 0 if the elements are not real numbers."""
         return tensor.array.dtype.itemsize if tensor.array.dtype.kind == "f" else 0
 
     def form(self, tensor: Tensor) -> Any:
-        """The shape and the dtype."""
         return tensor.array.shape, tensor.array.dtype
 
     def tensor_of(self, array: np.ndarray, like: Any, in_double: bool) -> Tensor:
-        """A new tensor with these elements, in the dtype of another tensor or in float64."""
         dtype = np.dtype(np.float64) if in_double and like[1].kind == "f" else like[1]
         return new_tensor(np.array(array, dtype))
 
     def is_on(self) -> bool:
-        """Whether the graph is recorded and the engine has a listener."""
         return is_grad_enabled() and state.listener is not None and not state.dual_level
 
     def refusal(self) -> str:
@@ -50,21 +46,17 @@ class EngineFunctions:
         return ""
 
     def random_state(self) -> Any:
-        """The state of the generator that programs draw from."""
         return default_generator.get_state()
 
     def set_random_state(self, state: Any) -> None:
-        """Set the state of that generator."""
         default_generator.set_state(state)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """A context in which no events are emitted and no graph is made."""
         with unheard(), no_grad():
             yield
 
     def apply(self, function: Any, arguments: Sequence[Any]) -> Any:
-        """Run a Function."""
         return _apply(function, *arguments)
 
 

@@ -159,12 +159,9 @@ class Part(Trace):
     # --- growing
 
     def watch(self, watcher: Watcher) -> None:
-        """Call `watcher.forget()` whenever more has been read."""
         self._watchers.add(watcher)
 
     def reach(self, first: int, end: int | None = None) -> None:
-        """Read an event, or the events from `first` to before `end`, with the ops and nodes around them and the scopes
-        that they are in."""
         if end is not None:
             self._take_around((first + np.flatnonzero(self._kinds[first:end] == UNREAD)).tolist())
         elif not (
@@ -191,7 +188,6 @@ class Part(Trace):
         return self._stretches == [(0, self.count)]
 
     def reach_all(self) -> None:
-        """Read all events."""
         if not self.is_whole:
             self._take(0, self.count)
             self._forget()
@@ -267,23 +263,18 @@ class Part(Trace):
 
     @property
     def ops_told(self) -> int:
-        """The number of ops."""
         return self.directory.ops
 
     @property
     def nodes_told(self) -> int:
-        """The number of nodes that were made or received a gradient."""
         return self.directory.new_nodes
 
     @property
     def leaves_told(self) -> tuple[set[int], set[int]]:
-        """The first tensor that each site made other than by an op, and the tensors that were leaves that require grad
-        at some time."""
         return set(self.directory.listed[PLACES][0].tolist()), set(self.directory.listed[LEAVES][0].tolist())
 
     @cached_property
     def site_ops(self) -> SiteOps:
-        """The ops that ran at each site."""
         rows = self._rows("SELECT site, op, is_last FROM site_ops")
         with told_of(self.path):
             if not self._nameable.sites.include(np.array([site for site, _, _ in rows], np.int64)):
@@ -301,8 +292,6 @@ class Part(Trace):
         return True
 
     def reach_tensors(self, tensors: Iterable[int], at: int = -1) -> None:
-        """Read the state of tensors at an event: the first event of each, its last value, flags, `.grad` and tangent up
-        to then, and the same for the tensors whose memory it shares."""
         while new := [tensor for tensor in tensors if tensor > 0 and self._is_new("tensor", tensor, at)]:
             events: set[int] = set()
             for tensor in new:
@@ -313,7 +302,6 @@ class Part(Trace):
             tensors = set(states.bases[rows].tolist())
 
     def reach_history(self, tensor: int, at: int, since: int = 0) -> None:
-        """Read all events from `since` up to `at` that have a tensor's value or flags, or set its `.grad`."""
         if tensor > 0 and self._is_new("history", tensor, at, since):
             self._take_around([event for which in _OF_TENSORS for event in self._all(which, tensor, since, at)])
 

@@ -208,21 +208,17 @@ class TorchFunctions:
             return to_numpy(plain).copy()
 
     def itemsize(self, tensor: torch.Tensor) -> int:
-        """The size of an element in bytes; 0 if the elements are not real numbers."""
         return element_size(tensor) if is_floating_point(tensor) else 0
 
     def form(self, tensor: torch.Tensor) -> Any:
-        """The shape, dtype and device."""
         return tuple(tensor.shape), tensor.dtype, tensor.device
 
     def tensor_of(self, array: np.ndarray, like: Any, in_double: bool) -> torch.Tensor:
-        """A new tensor with these elements, in the dtype of another tensor or in float64."""
         _, dtype, device = like
         dtype = torch.float64 if in_double and dtype.is_floating_point else dtype
         return torch.from_numpy(np.array(array)).to(device, dtype)
 
     def is_on(self) -> bool:
-        """Whether the graph is recorded."""
         return torch.is_grad_enabled() and torch.autograd.forward_ad._current_level < 0
 
     def refusal(self) -> str:
@@ -238,7 +234,6 @@ class TorchFunctions:
         return torch.get_rng_state(), others
 
     def set_random_state(self, state: Any) -> None:
-        """Set the random state."""
         torch.set_rng_state(state[0])
         if state[1]:
             torch.cuda.set_rng_state_all(state[1])
@@ -250,7 +245,6 @@ class TorchFunctions:
             yield
 
     def apply(self, function: Any, arguments: Sequence[Any]) -> Any:
-        """Run a Function."""
         return function.apply(*arguments)  # not recorded: the thread is muted
 
 

@@ -53,23 +53,18 @@ class _TorchTensors:
 
     @property
     def listener(self) -> Any:
-        """The listener of the recording."""
         return self.source_of_events.listener
 
     def version(self, tensor: torch.Tensor) -> int:
-        """The number of in-place writes to a tensor."""
         return version_of(tensor)
 
     def has_node(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor has a `grad_fn`."""
         return grad_fn_of(tensor) is not None
 
     def reference(self, tensor: torch.Tensor) -> Callable[[], Any]:
-        """The tensor's record, which is a weak reference."""
         return self.source_of_events.identity.known[id(tensor)]
 
     def keep(self, where: Where, how: str, number: int, copy: int, value: torch.Tensor) -> None:
-        """Record the value of a tensor."""
         self.listener.kept(where, how, number, State(copy, value))
 
     def source(self, call: CallBegun, output: torch.Tensor) -> int:

@@ -1,7 +1,7 @@
 """The comparison of a pass with the same pass compiled: the first gradient that differs by more than rounding."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -103,7 +103,7 @@ def _pairs(words: Words, plan: Plan, rounding: Rounding, after: Outcome) -> Iter
     made = {tensor: call.event for call in plan.calls for tensor in call.outputs}
     before = rounding.base
     for root, value in before.roots.items():
-        like = _like(any_value, value)
+        like = any_value.with_elements(value)
         allowed = rounding.of_result(root, made[root], like) if root in made else rounding.least
         yield Pair(
             words.called(root),
@@ -119,7 +119,7 @@ def _pairs(words: Words, plan: Plan, rounding: Rounding, after: Outcome) -> Iter
     leaves = plan.leaves
     for leaf in list(dict.fromkeys([*(leaf for leaf in came if leaf in leaves), *leaves])):
         eager, now = before.gradients.get(leaf), after.gradients.get(leaf)
-        known = None if eager is None else _like(entered[leaf], eager)
+        known = None if eager is None else entered[leaf].with_elements(eager)
         allowed = None if known is None else rounding.of_gradient(leaf, known)
         first = plan.first_reader(leaf)
         yield Pair(
@@ -133,13 +133,8 @@ def _pairs(words: Words, plan: Plan, rounding: Rounding, after: Outcome) -> Iter
         )
 
 
-def _like(snapshot: Snapshot, array: np.ndarray) -> Snapshot:
-    """The array as a snapshot, with the other fields of `snapshot`."""
-    return replace(snapshot, shape=array.shape, array=array, told=None)
-
-
 def _apart(like: Snapshot | None, array: np.ndarray | None) -> float | None:
-    return None if like is None or array is None else apart(like, _like(like, array))
+    return None if like is None or array is None else apart(like, like.with_elements(array))
 
 
 # A pass as it is and compiled, as text for a terminal and as plain data.

@@ -491,7 +491,7 @@ def _as(recorded: Snapshot, array: np.ndarray) -> Snapshot:
     """The array as a Snapshot with as much detail as `recorded` has: elements or statistics."""
     if recorded.array is None:
         return replace(recorded, shape=array.shape, told=stats_of(array))
-    return replace(recorded, shape=array.shape, array=array)
+    return recorded.with_elements(array)
 
 
 def _disturbed(plan: Plan, unit: float, random: np.random.Generator) -> dict[int, np.ndarray]:

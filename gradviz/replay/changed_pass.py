@@ -388,7 +388,7 @@ def mark_changes(words: Words, runner: Runner, graph: Graph, edits: Sequence[str
         if edge.kind != GRAD or edge.value is None or edge.gradient not in now:
             continue
         if _differ(was.get(edge.gradient), now[edge.gradient]):
-            edge.becomes = _with(edge.value, now[edge.gradient])
+            edge.becomes = edge.value.with_elements(now[edge.gradient])
     changes = [*sets, *(f"without {text}" for text in without)]
     graph.notes.append(f"what if {clean(', '.join(changes))}: as it was → as it would be")
     if held := [clean(name) for _, name in held_of(words, plan)]:
@@ -399,13 +399,14 @@ def _mark_node(plan: Plan, node: Node, before: Outcome, after: Outcome, edits: E
     becomes: dict[str, Snapshot] = {}
     was, now = _value(plan, node, before, Edits()), _value(plan, node, after, edits)
     if node.value is not None and _differ(was, now):
-        becomes["value"] = _with(node.value, now)
+        becomes["value"] = node.value.with_elements(now)
         if node.value.stats is None:
-            node.value = _with(node.value, was)
+            node.value = node.value.with_elements(was)
     if not node.overwritten:
         was, gradient = before.gradients.get(node.number), after.gradients.get(node.number)
-        if node.added is None and _differ(was, gradient) and (node.grad or node.value) is not None:
-            becomes["grad"] = _with(node.grad or node.value, gradient)  # type: ignore[arg-type]
+        like = node.grad or node.value
+        if node.added is None and _differ(was, gradient) and like is not None:
+            becomes["grad"] = like.with_elements(gradient)
     if becomes:
         node.becomes = becomes
 
@@ -421,11 +422,6 @@ def _value(plan: Plan, node: Node, outcome: Outcome, edits: Edits) -> np.ndarray
 
 def _differ(before: np.ndarray | None, after: np.ndarray | None) -> bool:
     return after is not None and (before is None or not same_bits(before, after))
-
-
-def _with(snapshot: Snapshot, array: np.ndarray | None) -> Snapshot:
-    """A snapshot with other elements."""
-    return replace(snapshot, array=array, told=None)
 
 
 # torch.optim: the change of a step is lr times a term that does not depend on lr, weight decay included.

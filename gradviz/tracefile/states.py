@@ -4,7 +4,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterator
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -53,6 +53,10 @@ class Snapshot:
     def stats(self) -> Stats | None:
         """The statistics of its elements, or those that were kept; None if no values were."""
         return self.told if self.array is None else stats_of(self.array)
+
+    def with_elements(self, array: np.ndarray | None) -> "Snapshot":
+        """The same tensor with other elements, or with none that are known."""
+        return replace(self, shape=self.shape if array is None else array.shape, array=array, told=None)
 
     @property
     def part(self) -> tuple[int, int] | None:

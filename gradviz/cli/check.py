@@ -155,7 +155,10 @@ def check(
     Settings in [tool.gradviz] of pyproject.toml apply.
     """
     settings = settings_at(Path.cwd())
-    _refuse_cures(try_cures, form, program.module)
+    if try_cures and form in ("short", "sarif"):
+        fail("--try-cures goes with --format text or json")
+    if try_cures and program.module is not None:
+        fail("--try-cures needs a SCRIPT: what -m runs is imported from where it is")
     script, arguments = program.script, program.arguments
     began = perf_counter()
 
@@ -197,10 +200,8 @@ def check(
             fail("--watch and --stop-on check while a program runs, so they need SCRIPT: a trace is only read")
         raise SystemExit(checked(traces))
     if command := launcher(program):
-        names = ("values", "engine", "no_source", "output")
-        of_ranks = {name: getattr(program, name) for name in names} | {"check_functions": check_functions}
         with stdout_kept() if form != "text" else nullcontext():
-            status, traces = launch(command, of_ranks)
+            status, traces = launch(command, program.for_ranks(check_functions=check_functions))
         raise SystemExit(checked(traces, status) if traces else status)
     if program.module is None and Path(script or "").suffix.lower() not in ("", ".py", ".pyw", ".ipynb"):
         fail(f"{as_argument(script or '')} is neither a trace nor a Python program, whose name ends in .py")
@@ -227,14 +228,6 @@ def check(
         perform(Job(running, after, around, failure=2))
     except OSError as error:
         fail(str(error))
-
-
-def _refuse_cures(try_cures: bool, form: str, module: str | None) -> None:
-    """Exit with one line if the options about cures conflict with others."""
-    if try_cures and form in ("short", "sarif"):
-        fail("--try-cures goes with --format text or json")
-    if try_cures and module is not None:
-        fail("--try-cures needs a SCRIPT: what -m runs is imported from where it is")
 
 
 def _print(

@@ -14,8 +14,8 @@ from gradviz.cli.common import say, speak_past_the_script
 from gradviz.cli.main import main
 from gradviz.errors import GradvizError, tracebacks_are_wanted
 from gradviz.sources.ending import exit_status, leave
-from gradviz.sources.script import Outcome, Running, be_main, execute, make_room, ours_again, run_inside
-from gradviz.sources.shadowed import forget
+from gradviz.sources.script import Outcome, Running, be_main, execute, make_room, run_inside
+from gradviz.sources.shadowed import forget, ours_again
 
 
 @dataclass

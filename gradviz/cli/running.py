@@ -84,6 +84,11 @@ class Program:
     module: str | None = None
     no_source: bool = False
 
+    def for_ranks(self, **options: Any) -> dict[str, Any]:
+        """The settings of the ranks that it starts, which record themselves."""
+        names = ("values", "engine", "no_source", "output")
+        return {**{name: getattr(self, name) for name in names}, **options}
+
 
 def runs_a_script(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command a Program as its first argument: `-m`, `-o`, `--engine`, `--values`, `--no-source`, SCRIPT and its

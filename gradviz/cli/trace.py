@@ -134,13 +134,7 @@ def trace(program: Program, ranks: bool, graph_file: Path | None, quiet: bool, p
     if isinstance(options["passes"], Budget):
         needs_all = ranks or scope or options["last"] or options["histograms"]
         options["passes"] = None if needs_all else passes_in_time(program, budget)
-    of_ranks = {
-        **{name: getattr(program, name) for name in ("values", "engine", "no_source", "output")},
-        **options,
-        "watch": watch,
-        "stop_on": stop_on,
-        "quiet": quiet,
-    }
+    of_ranks = program.for_ranks(**options, watch=watch, stop_on=stop_on, quiet=quiet)
     if command := launcher(program):
         if graph_file is not None:
             fail('--graph draws one process: draw the ranks with gradviz graph "NAME.rank*.gradviz"')

@@ -7,12 +7,13 @@ SCRIPT`; a process of `multiprocessing` is recorded around its target."""
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from gradviz.sources.output_tap import OutputTap
 from gradviz.sources.ranks_here import RANKS, of_rank
 
 SETTINGS = "GRADVIZ_RANKS"  # the variable in which the processes of a program find their settings
@@ -114,24 +115,11 @@ def _recorded(bootstrap: Callable[..., int]) -> Callable[..., int]:
             return bootstrap(process, *args, **kwargs)
         rank = str(process._identity[-1] - 1)  # the process that is started first is rank 0
         settings = _settings()
-        with _recording(rank, settings) as recording, _printed(recording, settings):
+        recording = _recording(rank, settings)
+        with recording, OutputTap(recording) if "printed" in settings else nullcontext():
             return bootstrap(process, *args, **kwargs)
 
     return run
-
-
-@contextmanager
-def _printed(recording: Any, settings: Mapping[str, Any]) -> Iterator[None]:
-    """A context in which the output of the process is kept too, if the settings ask for it."""
-    from gradviz.sources.output_tap import OutputTap
-
-    tap = OutputTap(recording)
-    if "printed" in settings:
-        tap.begin()
-    try:
-        yield
-    finally:
-        tap.end()
 
 
 def _recording(rank: str, settings: Mapping[str, Any]) -> Any:

@@ -44,23 +44,18 @@ class _EngineTensors:
         self.listener = listener
 
     def version(self, tensor: Tensor) -> int:
-        """The number of in-place writes to a tensor."""
         return tensor._writes
 
     def has_node(self, tensor: Tensor) -> bool:
-        """Whether a tensor has a `grad_fn`."""
         return not flags_of(tensor) & LEAF
 
     def reference(self, tensor: Tensor) -> Callable[[], Any]:
-        """A weak reference to a tensor."""
         return weakref.ref(tensor)
 
     def keep(self, where: Where, how: str, number: int, copy: int, value: Tensor) -> None:
-        """Record the value of a tensor."""
         self.listener.kept(where, how, number, State(copy, value.array))
 
     def source(self, call: CallBegun, output: Tensor) -> int:
-        """The tensor whose memory an output shares."""
         return base_of(output)
 
     def random_state(self, tensor: Tensor) -> Tensor:
@@ -104,7 +99,8 @@ class EngineReplayable:
                     self._replace(names, name, found)
         for name, value in list(vars(Tensor).items()):
             if isinstance(value, property) and f"Tensor.{name}.__get__" in known.values():
-                self._replace_in_class(name, value, self._property(name, value))
+                getter = self._following(value.fget, f"Tensor.{name}.__get__")  # type: ignore[arg-type]
+                self._replace_in_class(name, value, property(getter, value.fset, value.fdel, value.__doc__))
             elif callable(value) and (found := _of(replacements, value)) is not None:
                 self._replace_in_class(name, value, found)
 
@@ -120,10 +116,6 @@ class EngineReplayable:
     def _replace_in_class(self, name: str, value: Any, by: Any) -> None:
         self.undo.append(functools.partial(setattr, Tensor, name, value))
         setattr(Tensor, name, by)
-
-    def _property(self, name: str, value: property) -> property:
-        getter = self._following(value.fget, f"Tensor.{name}.__get__")  # type: ignore[arg-type]
-        return property(getter, value.fset, value.fdel, value.__doc__)
 
     def _following(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
         """A function that records its calls. Without a `name` the calls cannot be made again."""

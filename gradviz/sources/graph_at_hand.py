@@ -114,7 +114,9 @@ class _Live:
                 if saved.requires_grad:
                     self.known.setdefault(key_of(gradient_edge(saved)), saved)
                 elif id(saved) in self.data and id(saved) not in self.data_numbers:
-                    self._tell_data(saved)
+                    number = self.data_numbers[id(saved)] = next_tensor_number()
+                    self.listener.tensor(None, "leaf", State(number, saved.array, flags_of(saved)))
+                    self.listener.named(number, self.data[id(saved)], "")
         for node in nodes:
             if isinstance(node, AccumulateGrad):
                 self._tell_leaf(node.variable, (node.number, 0))
@@ -136,11 +138,6 @@ class _Live:
         if grad is not None:
             state = State(next_tensor_number(), grad.array)
             self.listener.accumulated(number, key[0], 0, 0, state)
-
-    def _tell_data(self, tensor: Tensor) -> None:
-        number = self.data_numbers[id(tensor)] = next_tensor_number()
-        self.listener.tensor(None, "leaf", State(number, tensor.array, flags_of(tensor)))
-        self.listener.named(number, self.data[id(tensor)], "")
 
     def _tell_node(self, node: Any) -> None:
         edges = []

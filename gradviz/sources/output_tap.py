@@ -25,7 +25,7 @@ class OutputTap:
         self.stream: Any = None
         self.write: Any = None
 
-    def begin(self) -> None:
+    def __enter__(self) -> None:
         """Begin to keep text. A stream that is not Python's own is left alone, since it may be anything."""
         while _begun and _begun[-1].recording.recorder is None:
             _begun.pop().end()
@@ -51,6 +51,9 @@ class OutputTap:
             self.end()
             return
         recorder.print_piece(_getframe(2), "".join([text]))  # a plain str, whatever class it has
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
     def end(self) -> None:
         """Restore the stream, unless the program has given it another `write` meanwhile."""

@@ -12,7 +12,7 @@ import runpy
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader, SourcelessFileLoader
@@ -29,7 +29,7 @@ from gradviz.sources.ending import exit_status, report, shut_down, wait_for_thre
 from gradviz.sources.on_import import OnImport
 from gradviz.sources.output_tap import OutputTap
 from gradviz.sources.pytorch import is_pytorchs
-from gradviz.sources.shadowed import ours_again, set_aside
+from gradviz.sources.shadowed import set_aside
 from gradviz.sources.tracebacks import hiding
 from gradviz.system.paths import absolute
 from gradviz.system.turns import new_turn
@@ -48,29 +48,21 @@ class Stopped(SystemExit):
 
 class Stopper:
     """Ends a script: `stop` raises Stopped in the thread that runs it, between two of its instructions. The script
-    may clean up (`finally`), and `except Exception` does not catch it. It runs from `begin` to `end`, or in a `with`
-    block. `looks` is called at the end of each pass (see `Recorder.look_at_passes`), and may stop the script there."""
+    may clean up (`finally`), and `except Exception` does not catch it. It runs in a `with` block, on that
+    thread. `looks` is called at the end of each pass (see `Recorder.look_at_passes`), and may stop the script there."""
 
     def __init__(self, looks: Callable[[bool], None] | None = None) -> None:
         self.looks = looks
         self.lock = new_turn()
         self.thread = 0  # the thread that runs the script now; 0 for none
 
-    def begin(self) -> None:
-        """Note that the script runs from now on, on this thread."""
+    def __enter__(self) -> None:
         with self.lock:
             self.thread = threading.get_ident()
 
-    def end(self) -> None:
-        """Note that the script no longer runs."""
+    def __exit__(self, *_: object) -> None:
         with self.lock:
             self.thread = 0
-
-    def __enter__(self) -> None:
-        self.begin()
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
 
     def stop(self) -> None:
         """End the script, if it still runs."""
@@ -107,14 +99,9 @@ class _GradvizAsTorch(MetaPathFinder, Loader):
 def _is_the_users(name: str) -> bool:
     """Whether `name` is the user's own module `torch`, or a module below it."""
     if name != "torch":
-        return not is_served()
+        return sys.modules.get("torch") is not sys.modules.get("gradviz.engine", _finder)
     spec = PathFinder.find_spec(name, sys.path)
     return spec is not None and spec.origin is not None and not is_pytorchs(spec)
-
-
-def is_served() -> bool:
-    """Whether `torch` is gradviz's engine now."""
-    return sys.modules.get("torch") is sys.modules.get("gradviz.engine", _finder)
 
 
 _PUBLIC = ("autograd", "backends", "cuda", "func", "linalg", "nn", "optim", "special", "utils")
@@ -206,11 +193,6 @@ class Target:
             return os.getcwd()
         return self.path if self.is_importable else str(Path(self.name).resolve().parent)
 
-    def command_line(self) -> list[str]:
-        """The value of `sys.orig_argv` when `python` runs the target."""
-        options = sys.orig_argv[: sys.orig_argv.index("-m")] if "-m" in sys.orig_argv else sys.orig_argv[:1]
-        return [*options, *(["-m"] if self.is_module else []), self.name, *self.arguments]
-
     def main_module(self) -> ModuleType:
         """An empty `__main__`."""
         module = ModuleType("__main__")
@@ -254,21 +236,6 @@ def _run_from_file(path: str, namespace: dict[str, Any]) -> str:
     name = os.fsencode(path)
     run_file(open_file(path, b"rb"), name, _FILE_INPUT, namespace, namespace, True, None)
     return ""
-
-
-__all__ = [
-    "Companion",
-    "Outcome",
-    "Running",
-    "ScriptError",
-    "Target",
-    "be_main",
-    "execute",
-    "make_room",
-    "ours_again",
-    "run",
-    "run_inside",
-]
 
 
 _OURS = __name__.partition(".")[0]
@@ -337,7 +304,7 @@ class Running:
         self.recording = record(
             trace, sites=sites, meta=meta, through=through, with_torch=not self.serves, say=say, **settings
         )
-        self.tap = OutputTap(self.recording) if printed else None
+        self.tap = OutputTap(self.recording) if printed else nullcontext()
         self.loading = OnImport(pytorch.NAME, lambda: None, _looked_through_no_more)
         self.main = target.main_module()
         self.error: BaseException | None = None
@@ -358,8 +325,7 @@ class Running:
         if self.stopper.looks is not None and self.recording.recorder is not None:
             self.recording.recorder.look_at_passes(self.stopper.looks)
         hiding.begin()
-        if self.tap is not None:
-            self.tap.begin()
+        self.tap.__enter__()
         if self.companion is not None:
             self.companion.began(self.recording)
         gc.freeze()  # exempts what we have loaded from each collection of the script's garbage
@@ -374,10 +340,10 @@ class Running:
 
     def __enter__(self) -> None:
         """Begin a block that runs the script's own code. Its exceptions are kept."""
-        self.stopper.begin()
+        self.stopper.__enter__()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> bool:
-        self.stopper.end()
+        self.stopper.__exit__()
         self.error = error
         return True
 
@@ -410,8 +376,7 @@ class Running:
     def end(self) -> Outcome:
         """Stop recording."""
         self.loading.end()
-        if self.tap is not None:
-            self.tap.end()
+        self.tap.__exit__(None, None, None)
         hiding.end()
         self.recording.error = self.error
         self.recording.__exit__(None, None, None)
@@ -466,7 +431,8 @@ def be_main(running: Running, owns_process: bool) -> None:
     if not sys.flags.safe_path:
         sys.path[: 1 if owns_process else 0] = [target.first_of_path]
     if owns_process:
-        sys.orig_argv = target.command_line()
+        options = sys.orig_argv[: sys.orig_argv.index("-m")] if "-m" in sys.orig_argv else sys.orig_argv[:1]
+        sys.orig_argv = [*options, *(["-m"] if target.is_module else []), target.name, *target.arguments]
         set_aside(target.first_of_path)
 
 

@@ -59,7 +59,8 @@ class TorchRecorder:
     ) -> None:
         tensor_values.register()
         self.source = Source(listener, failed)
-        self.below_autograd = _modes_below_autograd(self.source, aten, profile)
+        below: tuple[tuple[Any, bool], ...] = (Measured, profile), (Kernels, aten)  # the lowest first
+        self.below_autograd = [mode(self.source) for mode, is_asked_for in below if is_asked_for]
         self.forward = Forward(self.source)
         self.collectives = Collectives(self.source)
         self.forward.ways[calls.EXCHANGE] = self.collectives.exchanging
@@ -416,14 +417,6 @@ class TorchRecorder:
                 leaves = self.source.identity.unseen_leaves(outputs, inputs)
                 inputs, before = [*inputs, *leaves], [*before, *map(version_of, leaves)]
                 self.forward._tell(name, (), {}, inputs, before, outputs, frame)
-
-
-def _modes_below_autograd(source: Source, aten: bool, profile: bool) -> list[Any]:
-    """The modes that see the ops below autograd, the lowest first."""
-    modes: list[Any] = []
-    if profile:
-        modes.append(Measured(source))
-    return [*modes, Kernels(source)] if aten else modes
 
 
 def _is_overloaded(cls: type) -> bool:

@@ -231,20 +231,14 @@ def _collectives(query: Query) -> Columns:
 
 TABLES: dict[str, tuple[Callable[[Query], Columns], str]] = {
     "passes": (_passes, "the backward passes: where each began, at which loss, with how many nodes"),
-    "gradients": (
-        _gradients,
-        "what each leaf accumulated in each pass: norm and statistics, and its own norm",
-    ),
+    "gradients": (_gradients, "what each leaf accumulated in each pass: norm and statistics, and its own norm"),
     "steps": (_steps, "the steps of optimizers, a row for each parameter group"),
     "updates": (_updates, "how much each step changed each parameter; NULL where that is not known"),
     "ledger": (_ledger, "what became of the gradient of each leaf at each step of its optimizer"),
     "parameters": (_parameters, "the parameters of modules at the end of the run"),
     "modules": (_module_table, "the modules that were called, and how many ops their first call ran"),
     "ops": (_ops, "the ops that were recorded in detail, with statistics of their first output"),
-    "collectives": (
-        _collectives,
-        "the calls in which several processes take part, in their order on each rank",
-    ),
+    "collectives": (_collectives, "the calls in which several processes take part, in their order on each rank"),
     "errors": (_errors, "the exceptions that left a pass, refused one, or ended the program"),
     "events": (_events, "all events"),
 }

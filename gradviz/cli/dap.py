@@ -60,16 +60,7 @@ class _Editor:
     def _recorded(self, script: Path, asked: dict[str, Any]) -> Path:
         folder = Path(asked.get("cwd") or script.parent)
         trace = folder / f"{script.stem}.gradviz"
-        command = [
-            sys.executable,
-            "-m",
-            "gradviz",
-            "trace",
-            "-o",
-            str(trace),
-            str(script),
-            *asked.get("args", ()),
-        ]
+        command = [sys.executable, "-m", "gradviz", "trace", "-o", str(trace), str(script), *asked.get("args", ())]
         done = subprocess.run(
             command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
         )

@@ -50,11 +50,7 @@ Examples:
     help="Stop at the first event, or run to the first breakpoint. [default: --run if there is a --break]",
 )
 @click.option(
-    "--nan/--no-nan",
-    "bad",
-    default=True,
-    show_default=True,
-    help="Stop at the first NaN and at the first infinity.",
+    "--nan/--no-nan", "bad", default=True, show_default=True, help="Stop at the first NaN and at the first infinity."
 )
 @commands_option("continue; why; quit")
 @runs_a_script

@@ -49,12 +49,7 @@ Examples:
 )
 @click.option("--exit-code", is_flag=True, help="Exit with status 1 if the runs differ.")  # fmt: skip
 def diff(
-    traces: tuple[Path, ...],
-    numbers: tuple[int, ...],
-    tolerance: float,
-    form: str,
-    beyond_noise: bool,
-    exit_code: bool,
+    traces: tuple[Path, ...], numbers: tuple[int, ...], tolerance: float, form: str, beyond_noise: bool, exit_code: bool
 ) -> None:
     """Show where runs A and B part: what only one of them computes, the first values that differ, forward and
     backward, and the norms of the gradients side by side.

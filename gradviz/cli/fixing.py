@@ -14,15 +14,7 @@ from rich.text import Text
 from gradviz.cli.check import TraceOrScript, is_run
 from gradviz.cli.command_process import Job, perform
 from gradviz.cli.common import fail, named_traces, opened, say, stderr, stdout_kept, wide_console
-from gradviz.cli.running import (
-    SETTINGS,
-    Program,
-    passes_in_time,
-    prepared,
-    runs_a_script,
-    target_of,
-    trace_for,
-)
+from gradviz.cli.running import SETTINGS, Program, passes_in_time, prepared, runs_a_script, target_of, trace_for
 from gradviz.compare.parting import equal_text
 from gradviz.diagnose.finding import Report, place_of
 from gradviz.diagnose.fix import Patch, stored_text

@@ -69,9 +69,7 @@ Examples:
     help="`textbook`: gates and wires, the value above and the gradient below, for small graphs.",
 )
 @click.option(
-    "--names",
-    metavar="w1,w2,...",
-    help="Other names for the tensors of a picture, in the order of their making.",
+    "--names", metavar="w1,w2,...", help="Other names for the tensors of a picture, in the order of their making."
 )
 @click.option("--legend", is_flag=True, help="Draw the legend of all symbols, instead of a trace.")
 @one_of(("light", "dark"), "--theme")

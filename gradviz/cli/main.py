@@ -153,10 +153,7 @@ def _unforeseen(error: Exception, command: str) -> str:
 
 
 @click.command(
-    cls=_Commands,
-    epilog=EPILOG,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    invoke_without_command=True,
+    cls=_Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]}, invoke_without_command=True
 )
 @click.version_option(__version__, prog_name="gradviz", message="%(prog)s %(version)s")
 @click.pass_context

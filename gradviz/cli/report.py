@@ -43,16 +43,7 @@ from gradviz.query.curves import (
     modules_of,
     norms_of_steps,
 )
-from gradviz.query.overview import (
-    BACKWARD,
-    FORWARD,
-    OPTIMIZER,
-    Cost,
-    Profile,
-    is_profiled,
-    model_summary,
-    profile,
-)
+from gradviz.query.overview import BACKWARD, FORWARD, OPTIMIZER, Cost, Profile, is_profiled, model_summary, profile
 from gradviz.query.query import Query
 from gradviz.query.ranks import label_of, ranked_traces
 from gradviz.replaying import check
@@ -195,10 +186,7 @@ def _of_ranks(traces: Sequence[Trace], reports: Sequence[Report], settings: Sett
         drawn=[[*ranks].index(rank) for rank in drawn],
     )
     return replace(
-        report,
-        runs_called="rank",
-        checked=len(together.checked),
-        not_checked=_by_reason(together.not_checked),
+        report, runs_called="rank", checked=len(together.checked), not_checked=_by_reason(together.not_checked)
     )
 
 

@@ -369,11 +369,7 @@ def _leaves(found: Overview) -> list[Text]:
     kinds = (
         ("with a gradient", [leaf for leaf in wanting if leaf.has_grad], "green"),
         ("with a gradient that was cleared", [leaf for leaf in wanting if leaf.is_cleared], "green"),
-        (
-            "without a gradient",
-            [leaf for leaf in wanting if not (leaf.has_grad or leaf.is_cleared)],
-            "yellow",
-        ),
+        ("without a gradient", [leaf for leaf in wanting if not (leaf.has_grad or leaf.is_cleared)], "yellow"),
     )
     return [_line("leaves", f"{len(own)} {what}: {_names(own)}", style) for what, own, style in kinds if own]
 

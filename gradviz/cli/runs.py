@@ -132,11 +132,7 @@ def _parting(first: Path, trace: Trace) -> str:
 
 
 _ORDERS = {
-    "loss": lambda row: (
-        row.last_loss is None or row.last_loss != row.last_loss,
-        row.last_loss or 0.0,
-        row.run,
-    ),
+    "loss": lambda row: (row.last_loss is None or row.last_loss != row.last_loss, row.last_loss or 0.0, row.run),
     "findings": lambda row: (*tuple(-row.findings.get(severity, 0) for severity in SEVERITIES), row.run),
 }
 

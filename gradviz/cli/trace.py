@@ -89,10 +89,7 @@ Examples:
 )
 @click.option("--scope", metavar="NAME", help="Record in detail only inside modules and Functions of this name.")
 @click.option(
-    "--last",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Keep the last N passes, and those around errors and NaN.",
+    "--last", type=click.IntRange(1), metavar="N", help="Keep the last N passes, and those around errors and NaN."
 )
 @click.option("--aten", is_flag=True, help="Also record the aten ops that PyTorch's ops and nodes are made of.")
 @click.option(
@@ -113,9 +110,7 @@ Examples:
 @check_functions
 @can_watch
 @click.option(
-    "--ranks",
-    is_flag=True,
-    help="Also record the ranks that SCRIPT starts, each into NAME.rank0.gradviz and so on.",
+    "--ranks", is_flag=True, help="Also record the ranks that SCRIPT starts, each into NAME.rank0.gradviz and so on."
 )
 @click.option("--graph", "graph_file", type=PATH, help="Also draw the graph.")
 @click.option("-q", "--quiet", is_flag=True, help="Print no summary, and no findings.")

@@ -50,30 +50,17 @@ Examples:
 )  # fmt: skip
 @click.option("--dtype", type=click.Choice(DTYPES), help="Compute all floating-point numbers in this dtype.")
 @click.option(
-    "--without",
-    multiple=True,
-    metavar="OP@LINE",
-    help="Leave out a call, as detach@6, clamp@12 or dropout@30.",
+    "--without", multiple=True, metavar="OP@LINE", help="Leave out a call, as detach@6, clamp@12 or dropout@30."
 )
 @click.option(
-    "--without-sample",
-    "sample",
-    type=int,
-    metavar="INDEX",
-    help="Leave a sample of the batch out of the loss.",
+    "--without-sample", "sample", type=int, metavar="INDEX", help="Leave a sample of the batch out of the loss."
 )
 @click.option(
-    "--scale",
-    metavar="lr=FACTOR",
-    help="Give the optimizer's step behind the pass so many times its learning rate.",
+    "--scale", metavar="lr=FACTOR", help="Give the optimizer's step behind the pass so many times its learning rate."
 )
 @click.option("--samples", is_flag=True, help="Show which samples of the batch give most of the gradients.")
 @click.option(
-    "--split",
-    "parts",
-    type=int,
-    metavar="K",
-    help="Compare the gradient of the batch with that of K micro-batches.",
+    "--split", "parts", type=int, metavar="K", help="Compare the gradient of the batch with that of K micro-batches."
 )
 @click.option(
     "--join",

@@ -105,15 +105,7 @@ def _pairs(words: Words, plan: Plan, rounding: Rounding, after: Outcome) -> Iter
     for root, value in before.roots.items():
         like = any_value.with_elements(value)
         allowed = rounding.of_result(root, made[root], like) if root in made else rounding.least
-        yield Pair(
-            words.called(root),
-            False,
-            value,
-            after.roots[root],
-            _apart(like, after.roots[root]),
-            allowed,
-            None,
-        )
+        yield Pair(words.called(root), False, value, after.roots[root], _apart(like, after.roots[root]), allowed, None)
     table = words.query.trace.table(Kind.ACCUMULATED)
     came = table["tensor"][table["in_pass"] == plan.number].tolist()
     leaves = plan.leaves

@@ -234,11 +234,7 @@ class _Noisy:
         return lambda value: self.rounding.of_flow(produced.node, place, value)
 
     def _beyond(
-        self,
-        phase: str,
-        one: Snapshot | None,
-        other: Snapshot | None,
-        measure: Callable[[Snapshot], float | None],
+        self, phase: str, one: Snapshot | None, other: Snapshot | None, measure: Callable[[Snapshot], float | None]
     ) -> tuple[float, float] | None:
         """(how far two values are apart, how far rounding allows), if they are further apart than rounding allows."""
         by, allowed = self._measure(phase, one, other, measure)
@@ -247,11 +243,7 @@ class _Noisy:
         return (by, allowed) if not by <= allowed else None
 
     def _measure(
-        self,
-        phase: str,
-        one: Snapshot | None,
-        other: Snapshot | None,
-        measure: Callable[[Snapshot], float | None],
+        self, phase: str, one: Snapshot | None, other: Snapshot | None, measure: Callable[[Snapshot], float | None]
     ) -> tuple[float | None, float | None]:
         """(how far two values are apart, how far rounding allows); None for each that is not known."""
         if one is None or other is None or one.part or other.part:
@@ -379,9 +371,7 @@ def noise_text(found: Noise) -> Group:
     compared = sum(found.compared.values())
     counts = f" · {plural(compared, 'value')} compared, {found.unknown:,} not known"
     return Group(
-        *parts,
-        Text(),
-        Text.assemble((f"the runs are {verdict}" if compared else "nothing is known", "bold"), counts),
+        *parts, Text(), Text.assemble((f"the runs are {verdict}" if compared else "nothing is known", "bold"), counts)
     )
 
 
@@ -489,10 +479,7 @@ def replicas_text(traces: Sequence[Trace]) -> list[Text]:
         return []
     starts = [one.name for one in ranks.starts_apart]
     lines = [
-        Text(
-            "\nas replicas: the values above are of each rank alone, before the ranks average gradients",
-            "dim",
-        ),
+        Text("\nas replicas: the values above are of each rank alone, before the ranks average gradients", "dim"),
         _line("before the first pass", "parameters", len(ranks.common), starts),
     ]
     if any(map(len, ranks.reduced)):

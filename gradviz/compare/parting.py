@@ -375,11 +375,7 @@ def difference_text(found: Difference) -> Group:
     parts: list[RenderableType] = [Text.assemble(("− ", "red"), _line(found.names[0])),
                                    Text.assemble(("+ ", "green"), _line(found.names[1]))]  # fmt: skip
     parts += _lines(found)
-    parts += [
-        Text(),
-        *_parting("forward", found.forward, found),
-        *_parting("backward", found.backward, found),
-    ]
+    parts += [Text(), *_parting("forward", found.forward, found), *_parting("backward", found.backward, found)]
     if found.changes:
         parts += [Text(), *_changes(found.changes)]
     if found.norms:

@@ -192,16 +192,12 @@ _NOT_REENTRANT = Fix(
 )
 _DETACH, _SAMPLE, _NO_GRAD = ".detach()", ".sample(", "no_grad"
 _COPYING = ("tensor", "as_tensor")  # makers that take the numbers of a tensor
-_COPY = Fix(
-    "keep the tensor itself, or torch.stack() of several: not .item(), .numpy() or torch.tensor()",
-    without_cut,
-)
+_COPY = Fix("keep the tensor itself, or torch.stack() of several: not .item(), .numpy() or torch.tensor()", without_cut)
 _CURES = {
     Reason.NOTHING_REQUIRES_GRAD: Fix("make the leaf with requires_grad=True", without_cut),
     Reason.GRAD_MODE_OFF: Fix("compute it outside of torch.no_grad()", without_cut, _NO_GRAD),
     Reason.NOT_DIFFERENTIABLE: Fix(
-        "use a differentiable op here (softmax in place of argmax, no comparison, no integers)",
-        without_cut_of_discrete,
+        "use a differentiable op here (softmax in place of argmax, no comparison, no integers)", without_cut_of_discrete
     ),
 }
 

@@ -86,11 +86,7 @@ class Report:
         """The findings as text, each with its message and its cure below it."""
         lines = [self._counted]
         for number, severity, rule, place, message, cure in self._rows():
-            lines += [
-                f"{number} {severity} {rule}  {place}",
-                f"   {clean(message)}",
-                f"   cure  {clean(cure)}",
-            ]
+            lines += [f"{number} {severity} {rule}  {place}", f"   {clean(message)}", f"   cure  {clean(cure)}"]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:

@@ -50,13 +50,7 @@ def _outside(number: int, finding: Finding, trace: Trace) -> Node:
     lines = trace.source(finding.file) if finding.line else []
     text = lines[finding.line - 1].strip() if finding.line <= len(lines) else ""
     return Node(
-        f"f{number}",
-        OUTSIDE,
-        number,
-        finding.rule,
-        file=finding.file or None,
-        line=finding.line or None,
-        text=text,
+        f"f{number}", OUTSIDE, number, finding.rule, file=finding.file or None, line=finding.line or None, text=text
     )
 
 

@@ -101,10 +101,7 @@ def _not_there(case: Case) -> Iterator[tuple[str, str]]:
     if meta.get("stopped"):
         yield "what came later", f"the recording stopped before the run: {meta['stopped']}"
     if meta.get("redacted"):
-        yield (
-            "what is told by source, messages or tensors of up to 16 elements",
-            "gradviz redact took them out",
-        )
+        yield ("what is told by source, messages or tensors of up to 16 elements", "gradviz redact took them out")
     elif meta.get("no_source"):
         yield "what is told by the source", "it was not recorded (--no-source)"
 

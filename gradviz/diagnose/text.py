@@ -207,10 +207,7 @@ def _not_checked(text: str) -> Text:
 def page_text(page: RulePage) -> Group:
     """The page of a rule."""
     heading = Text.assemble(
-        (page.rule.id, "bold"),
-        "  ",
-        (page.rule.severity, _STYLES[page.rule.severity]),
-        f"  {page.rule.looks_for}",
+        (page.rule.id, "bold"), "  ", (page.rule.severity, _STYLES[page.rule.severity]), f"  {page.rule.looks_for}"
     )
     code = Text(indent(page.example, "   "), no_wrap=True, overflow="ignore")
     parts = {

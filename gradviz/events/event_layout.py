@@ -99,11 +99,7 @@ class Layout:
         event."""
         names = ", ".join(self.fields)
         head = " | ".join(
-            [
-                str(int(self.kind)),
-                "head",
-                *(f"bool({f.name}) << {8 + bit}" for bit, f in enumerate(self.flags)),
-            ]
+            [str(int(self.kind)), "head", *(f"bool({f.name}) << {8 + bit}" for bit, f in enumerate(self.flags))]
         )
         columns = [_packer(field) for field in self.columns] + ["0"] * (len(COLUMNS) - len(self.columns))
         links = [f"*time_links({f.name})" if f.stored.how == "time" else _packer(f) for f in self.more]

@@ -150,10 +150,7 @@ def _of_few(flat: np.ndarray) -> tuple[Any, ...] | None:
     if not (low > -_LARGEST and high < _LARGEST and (max(-low, high) > _SMALLEST or low == high == 0)):
         return None
     wide = flat.astype(np.float64, copy=False)
-    mean, rms = (
-        float(wide.dot(_ONE_EACH[: flat.size])) / flat.size,
-        math.sqrt(float(wide.dot(wide)) / flat.size),
-    )
+    mean, rms = (float(wide.dot(_ONE_EACH[: flat.size])) / flat.size, math.sqrt(float(wide.dot(wide)) / flat.size))
     return low, high, mean, rms, 0, 0, int(np.count_nonzero(flat == 0)) if low <= 0 <= high else 0
 
 

@@ -163,11 +163,7 @@ def what_if_json(words: Words, found: WhatIf) -> dict[str, Any]:
             "roots": {"compared": check.roots, "equal": check.equal_roots},
             "gradients": {"compared": check.gradients, "equal": check.equal_gradients},
             "differences": [
-                {
-                    "tensor": words.called(one.tensor),
-                    "event": one.event + 1,
-                    "largest": json_number(one.largest),
-                }
+                {"tensor": words.called(one.tensor), "event": one.event + 1, "largest": json_number(one.largest)}
                 for one in check.differences
             ],
         },

@@ -130,13 +130,7 @@ _INFIX = {
     "xor": "^",
 }  # fmt: skip
 _OPERATOR = re.compile(r"Tensor\.__(?P<turned>r?)(?P<name>\w+?)__")
-_PLACES = {
-    "F": "F",
-    "torch": "torch",
-    "linalg": "torch.linalg",
-    "special": "torch.special",
-    "fft": "torch.fft",
-}
+_PLACES = {"F": "F", "torch": "torch", "linalg": "torch.linalg", "special": "torch.special", "fft": "torch.fft"}
 _WORD = re.compile(r"[a-z]\w{0,30}", re.ASCII)
 _LONGEST = 40  # characters of a name
 # Names that variables cannot have: names that the program uses itself, and an argument of NumPy's function that

@@ -138,11 +138,7 @@ class _Noted(Replay):
         if named is function:
             return function
         copied = FunctionType(
-            function.__code__,
-            function.__globals__,
-            function.__name__,
-            function.__defaults__,
-            function.__closure__,
+            function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
         )
         copied.__kwdefaults__, copied.__module__ = function.__kwdefaults__, "calls"
         return copied

@@ -325,11 +325,7 @@ def _undone(engine: Engine, begun: tuple[Any, ...]) -> Iterator[None]:
     _set_random_state(engine, begun)
     nowhere = io.StringIO()
     try:
-        with (
-            contextlib.redirect_stdout(nowhere),
-            contextlib.redirect_stderr(nowhere),
-            np.errstate(all="ignore"),
-        ):
+        with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere), np.errstate(all="ignore"):
             yield
     finally:
         _set_random_state(engine, before)

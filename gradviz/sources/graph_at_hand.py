@@ -23,11 +23,7 @@ Key = tuple[int, int]  # a node's number and which of its outputs
 
 
 def tell_graph(
-    tensors: Sequence[Any],
-    listener: Listener,
-    names: dict[str, Any],
-    modules: dict[str, Any],
-    gradients: bool = False,
+    tensors: Sequence[Any], listener: Listener, names: dict[str, Any], modules: dict[str, Any], gradients: bool = False
 ) -> list[int]:
     """Emit to a listener everything that leads to tensors. `names` are the names of tensors, and `modules` the
     modules that may have been called. With `gradients` a backward pass runs and is emitted too; it changes nothing.

@@ -180,14 +180,7 @@ class HeldValues:
     def _record(self, call: CallBegun, outputs: Sequence[int], written: Sequence[int]) -> None:
         """Record a call, with the tensors that it returned and those that it wrote to."""
         self.tensors.listener.called(
-            call.where,
-            call.function,
-            call.arguments,
-            call.context,
-            call.generator,
-            call.numbers,
-            outputs,
-            written,
+            call.where, call.function, call.arguments, call.context, call.generator, call.numbers, outputs, written
         )
 
     def keep(self, how: str, tensor: Any, number: int, where: Where) -> int:

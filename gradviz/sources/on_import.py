@@ -47,10 +47,7 @@ class OnImport(_Finder):
     module is executed, and `start` called, in a context that `around` gives."""
 
     def __init__(
-        self,
-        name: str,
-        start: Callable[[], None],
-        around: Callable[[], AbstractContextManager[None]] = nullcontext,
+        self, name: str, start: Callable[[], None], around: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> None:
         self.name, self.start, self.around = name, start, around
 

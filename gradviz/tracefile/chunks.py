@@ -18,16 +18,7 @@ from gradviz.events.kinds import LEAF, REQUIRES_GRAD, WHOLE, Kind
 from gradviz.sets import Numbers, contained, distinct
 from gradviz.tracefile.batch import Batch, ByKind
 from gradviz.tracefile.database import STATE, most_unpacked, told_of
-from gradviz.tracefile.expected import (
-    AS_IS,
-    HEADER,
-    NUMBER,
-    as_is,
-    expanded,
-    header_of,
-    rearranged,
-    unexpected,
-)
+from gradviz.tracefile.expected import AS_IS, HEADER, NUMBER, as_is, expanded, header_of, rearranged, unexpected
 from gradviz.tracefile.nans import with_nan
 
 _GROUPS = 3  # the most groups kept in memory, for each kind of array

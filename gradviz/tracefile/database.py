@@ -166,11 +166,7 @@ def opened(path: Path) -> Database:
     """A connection to a file. Raises sqlite3.Error if it cannot be read, ValueError if its tables are not those of a
     trace."""
     connection = sqlite3.connect(
-        f"{path.resolve().as_uri()}?mode=ro",
-        uri=True,
-        check_same_thread=False,
-        isolation_level=None,
-        factory=Database,
+        f"{path.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False, isolation_level=None, factory=Database
     )
     try:
         bound(connection, path.stat().st_size)

@@ -36,8 +36,7 @@ def with_bad(statistic: Stat, states: np.ndarray, payload: Sequence[bytes], dtyp
         bad[of_stats] = np.frombuffer(packed, "<f8").reshape(-1, numbers)[:, statistic - STATISTICS] > 0
     (in_full,) = (grades == ELEMENTS).nonzero()
     if _are_sound(
-        [payload[at] for at in in_full.tolist()],
-        {dtypes.get(form) for form in distinct(valued["form"]).tolist()},
+        [payload[at] for at in in_full.tolist()], {dtypes.get(form) for form in distinct(valued["form"]).tolist()}
     ):
         in_full = in_full[:0]
     forms = valued["form"][in_full]

@@ -14,18 +14,7 @@ import numpy as np
 from gradviz.events.event_layout import ROW
 from gradviz.events.kinds import LEAF, Kind
 from gradviz.sets import contained, distinct
-from gradviz.tracefile.chunks import (
-    FLAGGED,
-    GIVEN,
-    GIVING,
-    HOLDERS,
-    LATE,
-    LEAVES,
-    PLACES,
-    PUSHED,
-    VALUED,
-    Directory,
-)
+from gradviz.tracefile.chunks import FLAGGED, GIVEN, GIVING, HOLDERS, LATE, LEAVES, PLACES, PUSHED, VALUED, Directory
 from gradviz.tracefile.database import STATE, most_unpacked, told_of
 from gradviz.tracefile.pass_rows import ErrorInfo, PassInfo, SiteOps, before
 from gradviz.tracefile.reader import Trace, Watcher

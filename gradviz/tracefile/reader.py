@@ -461,12 +461,7 @@ class Trace(Tables):
         table = self._tables.get(kind)
         if table is None:
             table = self._tables[kind] = Table(
-                LAYOUTS[kind],
-                self.indices(kind),
-                self.events,
-                self._gathered_links,
-                self,
-                lambda: told_of(self.path),
+                LAYOUTS[kind], self.indices(kind), self.events, self._gathered_links, self, lambda: told_of(self.path)
             )
         return table
 

@@ -11,16 +11,7 @@ import numpy as np
 
 from gradviz.events.handles import Form, part_of
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW
-from gradviz.events.values import (
-    NONFINITE,
-    OF_ZEROS,
-    Stat,
-    Stats,
-    packed_stats_of,
-    stats_of,
-    stats_table,
-    unpack_stats,
-)
+from gradviz.events.values import NONFINITE, OF_ZEROS, Stat, Stats, packed_stats_of, stats_of, stats_table, unpack_stats
 from gradviz.sets import distinct
 from gradviz.tracefile.database import CHANGED, ELEMENTS, STATE, STATS
 from gradviz.tracefile.sound import STATISTICS, check_values, elements_of

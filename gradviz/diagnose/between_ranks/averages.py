@@ -257,12 +257,7 @@ def _frozen(ranks: Replicas, difference: Difference) -> tuple[str, ...]:
     return frozen.names if frozen is not None else ()
 
 
-@RankRule(
-    "ranks-hooks",
-    WARNING,
-    "gradients that hooks change on some ranks alone",
-    needs=(ARE_AVERAGED, ARE_REPLICAS),
-)
+@RankRule("ranks-hooks", WARNING, "gradients that hooks change on some ranks alone", needs=(ARE_AVERAGED, ARE_REPLICAS))
 def hooks(ranks: Replicas) -> Iterator[RankFound]:
     """`ranks-hooks`: a hook changes the gradient of a parameter on some ranks alone, before the ranks average it.
 

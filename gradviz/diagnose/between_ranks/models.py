@@ -313,12 +313,7 @@ def _last_write(query: Query, tensor: int) -> int:
     return next((event for event in later[::-1] if query.tensors.writer(event) != "broadcast"), 0)
 
 
-@RankRule(
-    "ranks-settings",
-    WARNING,
-    "optimizers with other settings on some ranks",
-    needs=(ARE_AVERAGED, ARE_REPLICAS),
-)
+@RankRule("ranks-settings", WARNING, "optimizers with other settings on some ranks", needs=(ARE_AVERAGED, ARE_REPLICAS))
 def settings(ranks: Replicas) -> Iterator[RankFound]:
     """`ranks-settings`: an optimizer steps with other settings on one rank than on another: another learning rate,
     another weight decay.
@@ -401,10 +396,7 @@ def mode(ranks: Replicas) -> Iterator[RankFound]:
 
 
 @RankRule(
-    "ranks-drift",
-    WARNING,
-    "replicas that part later, though their gradients are the same",
-    needs=(ARE_AVERAGED,),
+    "ranks-drift", WARNING, "replicas that part later, though their gradients are the same", needs=(ARE_AVERAGED,)
 )
 def drift(ranks: Replicas) -> Iterator[RankFound]:
     """`ranks-drift`: parameters that were the same on all ranks begin to differ, though their gradients are the same.
@@ -502,12 +494,7 @@ def data(ranks: Replicas) -> Iterator[RankFound]:
     )
 
 
-@RankRule(
-    "ranks-arguments",
-    WARNING,
-    "ops that ranks call with different numbers",
-    needs=(ARE_AVERAGED, ARE_REPLICAS),
-)
+@RankRule("ranks-arguments", WARNING, "ops that ranks call with different numbers", needs=(ARE_AVERAGED, ARE_REPLICAS))
 def arguments(ranks: Replicas) -> Iterator[RankFound]:
     """`ranks-arguments`: an op is called with other numbers on some ranks: another probability of a dropout, another
     reduction of the loss, another slope.
@@ -588,12 +575,7 @@ def _call(query: Query, event: int) -> Called:
     return Called(op.op, line, op.args, query.trace.shape(op.outputs[0]) if op.outputs else None, event)
 
 
-@RankRule(
-    "ranks-buffers",
-    NOTE,
-    "running statistics that differ between the ranks",
-    needs=(ARE_AVERAGED, ARE_REPLICAS),
-)
+@RankRule("ranks-buffers", NOTE, "running statistics that differ between the ranks", needs=(ARE_AVERAGED, ARE_REPLICAS))
 def buffers(ranks: Replicas) -> Iterator[RankFound]:
     """`ranks-buffers`: the running statistics of a normalisation differ between the ranks when they are used again.
 
@@ -632,10 +614,7 @@ def buffers(ranks: Replicas) -> Iterator[RankFound]:
 
 
 @RankRule(
-    "ranks-dropout",
-    NOTE,
-    "dropout that drops the same elements on all ranks",
-    needs=(ARE_AVERAGED, ARE_REPLICAS),
+    "ranks-dropout", NOTE, "dropout that drops the same elements on all ranks", needs=(ARE_AVERAGED, ARE_REPLICAS)
 )
 def dropout(ranks: Replicas) -> Iterator[RankFound]:
     """`ranks-dropout`: dropout drops the same elements of different data on all ranks: their random numbers are the

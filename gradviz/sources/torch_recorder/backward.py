@@ -21,11 +21,7 @@ from gradviz.events.kinds import REQUIRES_GRAD
 from gradviz.events.listener import NO_RULE, Listener, State, Where, edges_of
 from gradviz.sources.torch_recorder.calls import op_of_node
 from gradviz.sources.torch_recorder.compiling import is_compiled_node
-from gradviz.sources.torch_recorder.custom_functions import (
-    HAS_GRAD_BUFFERS,
-    RunningFunction,
-    takes_no_hook_behind,
-)
+from gradviz.sources.torch_recorder.custom_functions import HAS_GRAD_BUFFERS, RunningFunction, takes_no_hook_behind
 from gradviz.sources.torch_recorder.identity import Identity, name_of_hook
 from gradviz.sources.torch_recorder.known_things import Known, NodeRecord, version_of
 from gradviz.sources.torch_recorder.memory import WARY
@@ -434,14 +430,7 @@ class Pass:
                 name_the_rest(self.source, sys._getframe())
         self.where = self.source.place(sys._getframe())
         self.listener.pass_began(
-            self.where,
-            self.number,
-            self.how,
-            time.time(),
-            self.retain_graph,
-            self.create_graph,
-            roots,
-            inputs,
+            self.where, self.number, self.how, time.time(), self.retain_graph, self.create_graph, roots, inputs
         )
 
     def _number_tensors(self, things: Sequence[Any], frame: Any) -> None:

@@ -13,14 +13,7 @@ from typing import Any
 
 import torch
 
-from gradviz.sources.torch_recorder.device_values import (
-    MOST_COPIES,
-    Copied,
-    OnDevice,
-    Reductions,
-    Room,
-    groups_of,
-)
+from gradviz.sources.torch_recorder.device_values import MOST_COPIES, Copied, OnDevice, Reductions, Room, groups_of
 from gradviz.sources.torch_recorder.pytorchs_own import TENSORS, no_grad, numel, reshape, to_cpu, to_numpy
 from gradviz.system.turns import new_turn
 

@@ -510,11 +510,7 @@ class Forward(TorchFunctionMode):
         return [(tensor, number) for tensor, number, old, new in compared if new != old]
 
     def _tell_written(
-        self,
-        name: str,
-        written: Sequence[tuple[torch.Tensor, int]],
-        in_place: Sequence[torch.Tensor],
-        frame: FrameType,
+        self, name: str, written: Sequence[tuple[torch.Tensor, int]], in_place: Sequence[torch.Tensor], frame: FrameType
     ) -> None:
         """Emit the tensors that an op wrote to and that are not its outputs, and the other tensors on the same
         memory."""
@@ -563,11 +559,7 @@ class Forward(TorchFunctionMode):
 
     @safely
     def _made(
-        self,
-        name: str,
-        tensors: Sequence[torch.Tensor],
-        frame: FrameType,
-        inputs: Sequence[torch.Tensor] = (),
+        self, name: str, tensors: Sequence[torch.Tensor], frame: FrameType, inputs: Sequence[torch.Tensor] = ()
     ) -> None:
         identity = self.identity
         if is_pytorchs(frame) and not self.source.thread.scopes:

@@ -10,14 +10,7 @@ from typing import Any
 import torch
 
 from gradviz.events.counters import next_scope_number
-from gradviz.events.holders import (
-    holder_of,
-    members,
-    outermost_modules,
-    parameters_below,
-    parts_held,
-    tied_parameters,
-)
+from gradviz.events.holders import holder_of, members, outermost_modules, parameters_below, parts_held, tied_parameters
 from gradviz.events.kinds import TIED
 from gradviz.sources.torch_recorder.collectives import Collectives
 from gradviz.sources.torch_recorder.histograms import Binning
@@ -28,11 +21,7 @@ class Scopes:
     """Emits the calls of modules. Not with hooks: PyTorch calls modules differently if hooks are registered."""
 
     def __init__(
-        self,
-        source: Source,
-        opaque: Callable[..., Any],
-        collectives: Collectives,
-        rests: Callable[[], bool | None],
+        self, source: Source, opaque: Callable[..., Any], collectives: Collectives, rests: Callable[[], bool | None]
     ) -> None:
         self.source, self.opaque = source, opaque  # calls a compiled module
         self.rests = rests  # whether nothing is watched from here on

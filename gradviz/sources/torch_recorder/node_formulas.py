@@ -132,11 +132,7 @@ _TEXTS: dict[str, str | tuple[str, ...]] = {
 _AGAIN = re.compile(r"(\w+?)Backward(?:Data)?Backward\d")
 _GENERATED = "GeneratedBackwardFor_"
 _ATTENTION = "ScaledDotProduct"
-_BATCH_NORMS = (
-    "BatchNormWithUpdateBackward0",
-    "NativeBatchNormLegitBackward0",
-    "NativeBatchNormLegitBackward1",
-)
+_BATCH_NORMS = ("BatchNormWithUpdateBackward0", "NativeBatchNormLegitBackward0", "NativeBatchNormLegitBackward1")
 
 
 def in_words(name: str, edges: int) -> Rule:
@@ -314,10 +310,7 @@ def _counts(row: dict[str, Any]) -> tuple[int, int]:
 
 
 def _filled(
-    row: dict[str, Any],
-    given: Sequence[Any],
-    named: dict[str, Any],
-    defaults: Mapping[str, Any] = _NO_DEFAULTS,
+    row: dict[str, Any], given: Sequence[Any], named: dict[str, Any], defaults: Mapping[str, Any] = _NO_DEFAULTS
 ) -> Rule:
     """The formulas of a row for these arguments; `defaults` are the values of omitted arguments."""
     known = {name: value for name, value in named.items() if name in row["args"]}

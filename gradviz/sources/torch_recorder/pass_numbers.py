@@ -264,8 +264,7 @@ class PassNumbers:
             elif len({part.device if isinstance(part, torch.Tensor) else None for part in known}) == 1:
                 own = [number_of(parameters[change.place]) for change in changes]
                 self._send_for(
-                    torch.stack(known),
-                    lambda numbers: self._tell_step(in_pass, optimizer, numbers, own.__getitem__),
+                    torch.stack(known), lambda numbers: self._tell_step(in_pass, optimizer, numbers, own.__getitem__)
                 )
 
     def _tell_step(

@@ -15,13 +15,7 @@ import torch
 from torch import is_grad_enabled
 
 from gradviz.events.listener import State, Where
-from gradviz.query.replayable_functions import (
-    AUTOCASTING,
-    DIFFERENTIATES,
-    base_name,
-    context_of,
-    functions_of,
-)
+from gradviz.query.replayable_functions import AUTOCASTING, DIFFERENTIATES, base_name, context_of, functions_of
 from gradviz.sources.call_arguments import Library, NotExpressed, typed_call
 from gradviz.sources.held_values import CallBegun, CallsAlone, HeldValues
 from gradviz.sources.torch_recorder import calls

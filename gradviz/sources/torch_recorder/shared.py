@@ -145,9 +145,7 @@ class Source:
         return passes[-1].number if passes else 0
 
 
-def safely(
-    method: Callable[Concatenate[Any, _Given], _Result],
-) -> Callable[Concatenate[Any, _Given], _Result | None]:
+def safely(method: Callable[Concatenate[Any, _Given], _Result]) -> Callable[Concatenate[Any, _Given], _Result | None]:
     """Wrap a method that calls no code of the program: if it fails, its `source` gives up, None is returned, and the
     program does not notice."""
 

@@ -18,15 +18,7 @@ from gradviz.sources.torch_recorder import tensor_values
 from gradviz.sources.torch_recorder.device_values import COPIES, OnDevice, elements_in
 from gradviz.sources.torch_recorder.fetching import current_stream, streams_of
 from gradviz.sources.torch_recorder.memory import check_room, is_dense
-from gradviz.sources.torch_recorder.pytorchs_own import (
-    as_strided,
-    data_ptr,
-    detach,
-    item,
-    no_grad,
-    numel,
-    to_numpy,
-)
+from gradviz.sources.torch_recorder.pytorchs_own import as_strided, data_ptr, detach, item, no_grad, numel, to_numpy
 from gradviz.sources.torch_recorder.shared import is_capturing
 
 _FEW = 4096  # elements up to which parameters on a CPU are put together

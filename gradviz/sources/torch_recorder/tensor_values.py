@@ -155,14 +155,7 @@ class TorchReader:
         if is_distant(value) or value.dtype not in _IN_NUMPY or not 0 < numel(value) <= _LARGE:
             return None
         size, each = value.nbytes, element_size(value)
-        return (
-            self.form(value),
-            numel(value),
-            size,
-            each,
-            in_numpy(value.dtype),
-            bytes_type(size).from_address,
-        )
+        return (self.form(value), numel(value), size, each, in_numpy(value.dtype), bytes_type(size).from_address)
 
     def form(self, value: torch.Tensor) -> Form:
         """The shape, dtype and device of a tensor."""

@@ -648,7 +648,7 @@ class Pass:
         sent, sent_again, summed, leaf_ran = flowing.sent, flowing.sent_again, flowing.summed, self._leaf_ran
 
         def after(record: NodeRecord, onward: Any, produced: Sequence[Any], received: Sequence[Any]) -> None:
-            listener: Any = source.listener
+            listener = source.listener
             if listener is None:
                 return
             try:

@@ -101,7 +101,7 @@ class Captures:
     def _tell(self, how: str, graph: Any, frame: FrameType) -> None:
         """Emit the tensors that a graph writes to, if there are any."""
         source = self.source
-        listener: Any = source.listener
+        listener = source.listener
         if listener is None or not source.is_detailed:
             return
         with torch._C.DisableTorchFunction():

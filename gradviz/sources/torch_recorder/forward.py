@@ -61,16 +61,14 @@ class Attributes:
         READER.recent.clear()
         known = self.identity.known[id(tensor)]
         known.base, known.alias = source, VIEW | WHOLE
-        listener: Any = self.source.listener
         state = self.identity.state_of(tensor)._replace(tensor=number)
-        listener.mutated(frame, "data", state, source, self.source.in_pass)
+        self.source.listener.mutated(frame, "data", state, source, self.source.in_pass)
 
     def _get_grad(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
         result = yield
         tensor = args[0]
         if result is None and not tensor.is_leaf and not tensor.retains_grad and not is_pytorchs(frame):
-            listener: Any = self.source.listener
-            listener.grad_read(frame, self.identity.number_of(tensor, frame))
+            self.source.listener.grad_read(frame, self.identity.number_of(tensor, frame))
 
     def _read(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
         """Handle a read of numbers: `item`, `float()`. PyTorch's own reads are none of the program's."""
@@ -80,16 +78,14 @@ class Attributes:
             return
         reader = outside(frame, torch.overrides.__file__, f"{PYTORCH}_tensor.py")
         if reader is not None and not is_pytorchs(reader):
-            listener: Any = self.source.listener
-            listener.number_read(reader, known.number, calls.READS[name])
+            self.source.listener.number_read(reader, known.number, calls.READS[name])
 
     def _set_grad(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
         yield
         tensor, value = (*args, None)[:2]  # `del tensor.grad` has no value
         number = self.identity.number_of(tensor, frame)
         grad = 0 if value is None else self.identity.number_of(value, frame)
-        listener: Any = self.source.listener
-        listener.grad_assigned(frame, number, grad)
+        self.source.listener.grad_assigned(frame, number, grad)
 
     def _require(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
         """Handle `requires_grad_`, `detach_`, or an assignment to `requires_grad`."""
@@ -100,8 +96,7 @@ class Attributes:
         yield
         if (tensor.requires_grad, tensor.is_leaf) != before and not in_transform():
             self.identity.number_of(tensor, frame)
-            listener: Any = self.source.listener
-            listener.requires_grad_changed(frame, self.identity.state_of(tensor)._replace(value=None))
+            self.source.listener.requires_grad_changed(frame, self.identity.state_of(tensor)._replace(value=None))
 
     def _retain(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
         """Handle `retain_grad`: note which output of which node keeps its gradient."""
@@ -392,7 +387,6 @@ class Forward(TorchFunctionMode):
         identity = self.identity
         if identity.pending:
             identity.tell_pending()
-        listener: Any = self.source.listener
         known = identity.known.get
         numbers = [
             one.number if (one := known(id(tensor))) is not None else identity.number_of(tensor, frame)
@@ -431,7 +425,7 @@ class Forward(TorchFunctionMode):
         identity.note_dependence(inputs, results)
         # The place is looked up once for an op and its several nodes.
         where: Where = self.source.place(frame) or frame if nodes else frame
-        listener.op(
+        self.source.listener.op(
             where, name, text, rule, self.source.in_pass, is_grad_enabled(), numbers,
             [state.tensor for state in states], results, [state.flags for state in states],
             [state.version for state in states], [state.base for state in states],
@@ -459,7 +453,7 @@ class Forward(TorchFunctionMode):
         identity = self.identity
         edges = identity.edges_of(nexts, numbers)
         saved = identity.saved.by(fn, (*inputs, out))
-        listener: Any = self.source.listener
+        listener = self.source.listener
         if out.output_nr or not is_grad_enabled():
             enabled = is_grad_enabled()
             listener.op(
@@ -514,7 +508,7 @@ class Forward(TorchFunctionMode):
     ) -> None:
         """Emit the tensors that an op wrote to and that are not its outputs, and the other tensors on the same
         memory."""
-        listener: Any = self.source.listener
+        listener = self.source.listener
         identity = self.identity
         in_pass = self.source.in_pass
         for tensor, number in written:
@@ -592,15 +586,14 @@ class Forward(TorchFunctionMode):
         identity = self.identity
         self._tell("make_dual", (), {}, [tensor], [version_of(tensor)], [result], frame, with_tangents=False)
         identity.number_of(tangent, frame)
-        listener: Any = self.source.listener
-        listener.tangent(frame, "make_dual", identity.number_of(result), identity.state_of(tangent))
+        self.source.listener.tangent(frame, "make_dual", identity.number_of(result), identity.state_of(tangent))
 
     def _tell_tangents(self, name: str, outputs: Sequence[torch.Tensor], frame: FrameType) -> None:
         """Emit the tangents of an op's outputs."""
         level = torch.autograd.forward_ad._current_level
         if level < 0:
             return
-        listener: Any = self.source.listener
+        listener = self.source.listener
         for tensor in outputs:
             try:
                 tangent = torch._VF._unpack_dual(tensor, level=level).tangent

@@ -95,9 +95,8 @@ class Binning:
         counts = counts_between(elements, low, high)
         if counts is None:
             return
-        listener: Any = self.source.listener
         number = self.source.identity.number_of(tensor)
-        listener.binned(number, what, module, low, high, counts.tolist(), in_pass)
+        self.source.listener.binned(number, what, module, low, high, counts.tolist(), in_pass)
 
 
 def _finite_elements(tensor: torch.Tensor) -> np.ndarray | None:

@@ -314,8 +314,7 @@ class InlineCache:
         self.identity.note_dependence(inputs, (result,))
         if result._is_view():
             self.note_view(result, known, inputs)
-        listener: Any = self.source.listener
-        listener.op(
+        self.source.listener.op(
             frame, entry.op, entry.text, entry.rule, self.source.in_pass, is_grad_enabled(), numbers, (known.number,),
             (result,), (LEAF | known.alias,), (known.version,), (known.base,),
         )  # fmt: skip
@@ -364,9 +363,8 @@ class InlineCache:
                 pairs = [*zip(given, versions), (known.number, known.version)]  # noqa: B905
                 saved = [part for place in plan.places for part in pairs[place]]
         source = self.source
-        listener: Any = source.listener
         passes = source.thread.passes
-        listener.differentiated(
+        source.listener.differentiated(
             frame, entry.op, entry.text, entry.rule, passes[-1].number if passes else 0, numbers, known.number, result,
             REQUIRES_GRAD | known.alias, known.version, known.base, node, entry.node_name,
             edges, saved,
@@ -417,8 +415,7 @@ class InlineCache:
         READER.recent.clear()
         identity.note_dependence(inputs, (result,))
         number, _, flags, version, base = identity.state_of(result)
-        listener: Any = self.source.listener
-        listener.op(
+        self.source.listener.op(
             frame, entry.op, entry.text, entry.rule, self.source.in_pass, is_grad_enabled(), numbers, (number,),
             (result,), (flags,), (version,), (base,),
         )  # fmt: skip
@@ -439,7 +436,7 @@ class InlineCache:
         """Emit a call that had several results, or made several nodes."""
         found, leaves = behind
         identity = self.identity
-        listener: Any = self.source.listener
+        listener = self.source.listener
         each = [identity.fresh(output) for output in outputs]
         identity.note_dependence(inputs, outputs)
         for output, known in zip(outputs, each, strict=True):

@@ -87,8 +87,7 @@ class Kernels(BelowAutograd):  # type: ignore[no-untyped-call]
             return
         is_in_node, node = self.running_node()
         known = [self.source.identity.known.get(id(tensor)) for tensor in tensors_in(args, kwargs)]
-        listener: Any = self.source.listener
-        listener.kernel(
+        self.source.listener.kernel(
             None if is_in_node else frame, name_of(func), call_text(args, kwargs), call_text((result,), {}),
             self.source.in_pass, node, [0 if one is None else one.number for one in known],
         )  # fmt: skip
@@ -177,11 +176,10 @@ class Measured(BelowAutograd):  # type: ignore[no-untyped-call]
         is_in_node, node = self.running_node()
         source = self.source
         step = source.thread.stepping
-        listener: Any = source.listener
         with torch._C.DisableTorchFunction():
             made = _bytes_made(tensors_in(args, kwargs), outputs_of(result))
             flops = self._flops(func, args, kwargs, result)
-        listener.measured(
+        source.listener.measured(
             None if is_in_node else frame, name_of(func), seconds, made, flops, source.in_pass, node,
             step is not None and not step.is_in_closure,
         )  # fmt: skip

@@ -31,7 +31,7 @@ def tell_linear(source: Source, args: Any, out: torch.Tensor, frame: FrameType) 
     Returns False, and emits nothing, if the result was computed in another way."""
     x, weight, bias = args
     identity = source.identity
-    listener: Any = source.listener
+    listener = source.listener
     made = _made_by(out.grad_fn, identity) if out.dtype is x.dtype else None
     if made is None:
         return False

@@ -73,7 +73,6 @@ class Scopes:
     def _enter(self, module: torch.nn.Module, frame: FrameType, open_scopes: list[tuple[int, int]]) -> bool:
         """Emit that a module is called inside the open scopes; returns whether it runs compiled by `torch.compile`."""
         source = self.source
-        listener: Any = source.listener
         collectives = self.collectives
         if collectives.syncing is not None or type(module) not in collectives.others:
             collectives.note(module, frame)
@@ -85,7 +84,7 @@ class Scopes:
                 name = name or self._name_all(module, frame)
         number = next_scope_number()
         open_scopes.append((number, id(module)))
-        listener.scope_entered(frame, number, "module", name, type(module).__name__, module.training)
+        source.listener.scope_entered(frame, number, "module", name, type(module).__name__, module.training)
         attributes = module.__dict__
         return attributes.get("_compiled_call_impl") is not None or "dynamo_ctx" in attributes
 
@@ -140,7 +139,7 @@ class Scopes:
         """Emit the names of all parameters and buffers of the outermost called module; returns the module's own
         name."""
         source = self.source
-        listener: Any = source.listener
+        listener = source.listener
         caller = users_frame(frame)
         held, root = parts_held(caller), self._path_in_callers(module) or holder_of(module, caller)
         root = root or type(module).__name__
@@ -175,7 +174,7 @@ class Scopes:
 def name_the_rest(source: Source, frame: FrameType | None) -> None:
     """Emit the names of parameters whose modules were never called, if variables hold these modules."""
     rest, source.identity.nameless = source.identity.nameless, {}
-    listener: Any = source.listener
+    listener = source.listener
     for path, parameter in parameters_below(outermost_modules(users_frame(frame))):
         known = source.identity.known.get(id(parameter))
         if known is not None and known.number in rest:

@@ -95,12 +95,11 @@ class Training:
             return
         self.recorded[optimizer] = identities
         source = self.source
-        listener: Any = source.listener
         with torch._C.DisableTorchFunction():
             source.identity.tell_pending()
             numbers = [source.identity.number_of(parameter) for parameter in held]
         groups = [Group(_as_json(_settings(group)), len(group["params"])) for group in optimizer.param_groups]
-        listener.holds(where, self.number_of(optimizer), type(optimizer).__name__, groups, numbers)
+        source.listener.holds(where, self.number_of(optimizer), type(optimizer).__name__, groups, numbers)
 
     # --- a step
 
@@ -137,8 +136,7 @@ class Training:
         """Emit a step of which nothing else is known but the settings, such as the rate."""
         groups = [Group(_as_json(_settings(group)), 0) for group in optimizer.param_groups]
         number, name = self.number_of(optimizer), type(optimizer).__name__
-        listener: Any = self.source.listener
-        listener.stepped(frame, number, name, time.time(), groups, ())
+        self.source.listener.stepped(frame, number, name, time.time(), groups, ())
 
     def _copy(self, optimizer: Any) -> None:
         """Copy the parameters that an unwatched step will change."""
@@ -201,14 +199,13 @@ class Training:
     ) -> tuple[list[int], list[torch.Tensor | None]]:
         """Emit that gradients are cleared. Returns the numbers of their leaves, and the gradients that become
         zero."""
-        listener: Any = self.source.listener
         identity = self.source.identity
         with torch._C.DisableTorchFunction():
             identity.tell_pending()
             cleared = [p for p in parameters_of(owner) if p.grad is not None]
             numbers = [identity.number_of(p) for p in cleared]
             grads = [] if set_to_none else [p.grad for p in cleared]
-        listener.grads_cleared(frame, type(owner).__name__, set_to_none, numbers)
+        self.source.listener.grads_cleared(frame, type(owner).__name__, set_to_none, numbers)
         return numbers, grads
 
     @safely
@@ -217,7 +214,7 @@ class Training:
     ) -> None:
         """Emit the new state of gradients that were cleared."""
         source = self.source
-        listener: Any = source.listener
+        listener = source.listener
         with torch._C.DisableTorchFunction():
             if set_to_none:
                 listener.grads_dropped(frame, numbers)
@@ -243,11 +240,10 @@ class Training:
     @safely
     def _tell_clipped(self, how: str, parameters: Sequence[torch.Tensor], frame: FrameType) -> None:
         source = self.source
-        listener: Any = source.listener
         with torch._C.DisableTorchFunction():
             source.identity.tell_pending()
             numbers = [source.identity.number_of(p) for p in parameters if p.grad is not None]
-        listener.clipped(frame, how, numbers)
+        source.listener.clipped(frame, how, numbers)
 
     def scheduling(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """The replacement of the `step` of a scheduler, which emits the step."""
@@ -266,10 +262,9 @@ class Training:
     def _tell_schedule(self, scheduler: Any, frame: FrameType) -> None:
         optimizer = getattr(scheduler, "optimizer", None)
         groups = getattr(optimizer, "param_groups", ())
-        rates = json.dumps([float(group["lr"]) for group in groups])
+        rates, epoch = json.dumps([float(group["lr"]) for group in groups]), max(0, int(scheduler.last_epoch))
         number = 0 if optimizer is None else self.number_of(optimizer)
-        listener: Any = self.source.listener
-        listener.scheduled(frame, number, type(scheduler).__name__, max(0, int(scheduler.last_epoch)), rates)
+        self.source.listener.scheduled(frame, number, type(scheduler).__name__, epoch, rates)
 
 
 class _Step:
@@ -316,7 +311,6 @@ class _Step:
         if self.parameters is not None:
             return
         source = self.source
-        listener: Any = source.listener
         self.training.tell_held(self.optimizer, self.where)
         with torch._C.DisableTorchFunction():
             source.identity.tell_pending()
@@ -328,7 +322,7 @@ class _Step:
             for group, parameters in zip(self.optimizer.param_groups, ready, strict=True)
         ]
         name = type(self.optimizer).__name__
-        listener.stepped(self.where, self.training.number_of(self.optimizer), name, time.time(), groups, numbers)
+        source.listener.stepped(self.where, self.training.number_of(self.optimizer), name, time.time(), groups, numbers)
 
     def _with_changes(self, states: list[State]) -> list[State]:
         """The states of the parameters after the step, with the norms of their changes where they are known."""
@@ -352,13 +346,12 @@ class _Step:
     @safely
     def tell_results(self) -> None:
         """Emit the new states of the parameters."""
-        listener: Any = self.source.listener
         name = type(self.optimizer).__name__
         READER.recent.clear()
         with torch._C.DisableTorchFunction():
             states = [self.source.identity.state_of(parameter) for parameter in self.parameters or ()]
             states = self._with_changes(states)
-            listener.all_mutated(self.where, name, states, self.source.in_pass)
+            self.source.listener.all_mutated(self.where, name, states, self.source.in_pass)
         if self.copies is not None and self.copies.is_summed and len(self.changeable) == len(self.parameters or ()):
             self.training.tell_sum(self.optimizer, self.changeable, self.changed)
 

@@ -277,8 +277,7 @@ class PassNumbers:
         largest = max(ratios) if math.isfinite(total) else _UNKNOWN
         at = ratios.index(largest) if math.isfinite(total) else _first_bad(changes)
         tensor = 0 if largest == _UNKNOWN and math.isfinite(total) else number_at(at)
-        listener: Any = self.source.listener
-        listener.step_summed(in_pass, optimizer, tensor, total, _together(sizes), largest)
+        self.source.listener.step_summed(in_pass, optimizer, tensor, total, _together(sizes), largest)
 
     def _are_norms_due(self) -> bool:
         """Whether the norms of the gradients are read, for all optimizers that step behind the pass. Of what waits on a
@@ -359,7 +358,7 @@ class PassNumbers:
 
     def _tell(self, in_pass: int, loss: float | None, norms: list[float], number_at: Any) -> None:
         """Emit the numbers of a pass."""
-        listener: Any = self.source.listener
+        listener = self.source.listener
         if not norms:
             self.spacing.came(loss)
             listener.summed(in_pass, loss, _UNKNOWN, _UNKNOWN, 0)

@@ -324,8 +324,7 @@ class TorchRecorder:
         """Emit that a custom Function is called; returns the number of its scope."""
         self.source.identity.tell_pending()
         number = next_scope_number()
-        listener: Any = self.source.listener
-        listener.scope_entered(frame, number, "function", cls.__name__, cls.__name__)
+        self.source.listener.scope_entered(frame, number, "function", cls.__name__, cls.__name__)
         return number
 
     @safely

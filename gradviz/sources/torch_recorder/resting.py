@@ -109,17 +109,16 @@ class Resting:
     def _tell_changes(self) -> None:
         """Emit the tensors that were written to, and the gradients that are others than before."""
         source = self.source
-        listener: Any = source.listener
         with _Plain():
             written = source.identity.written_over()
             if written:
-                listener.all_mutated(None, UNWATCHED, [source.identity.state_of(t) for t in written])
+                source.listener.all_mutated(None, UNWATCHED, [source.identity.state_of(t) for t in written])
             self._tell_leaves()
         self.leaves = {}
 
     def _tell_leaves(self) -> None:
         """Emit the leaves that require grad and did not before, or the other way around, and the new gradients."""
-        listener: Any = self.source.listener
+        listener = self.source.listener
         for number, leaf in self._leaves():
             grad = self._grad_of(leaf)
             before, required = self.leaves.get(number, (grad, leaf.requires_grad))
@@ -145,7 +144,7 @@ class Resting:
     @safely
     def wakes(self, roots: Any, loss: torch.Tensor | float | None) -> bool:
         """End the rest and emit the graph of the pass that begins, if its loss or gradient is of interest."""
-        listener: Any = self.source.listener
+        listener = self.source.listener
         if listener is None or threading.get_ident() != self.thread or not isinstance(loss, float):
             return False
         roots = [roots] if isinstance(roots, torch.Tensor) else list(roots)
@@ -178,22 +177,21 @@ class Resting:
             self.is_forbidden = True  # what several threads do at once is watched
         number = next_pass_number()
         accumulates = kwargs.get("accumulate_grad", args[5] if len(args) > 5 else True)
-        listener: Any = self.source.listener
         where, how = self.source.place(sys._getframe()), "backward" if accumulates else "grad"
-        listener.pass_began(where, number, how, time.time(), bool(args[1]), bool(args[2]), (), ())
+        self.source.listener.pass_began(where, number, how, time.time(), bool(args[1]), bool(args[2]), (), ())
         self.is_step_wanted = False
         self.numbers.began(number, loss)
         return number
 
     @safely
     def _failed(self, number: int | None, error: BaseException) -> None:
-        listener: Any = self.source.listener
+        listener = self.source.listener
         if listener is not None and number is not None:
             listener.error(error.__traceback__, type(error).__name__, str(error), 0, number)
 
     @safely
     def _ended(self, number: int | None) -> None:
-        listener: Any = self.source.listener
+        listener = self.source.listener
         if listener is not None and number is not None:
             self.numbers.ended()
             listener.pass_ended(number)

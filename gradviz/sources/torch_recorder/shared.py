@@ -58,7 +58,7 @@ class Source:
     receives a line of text if the recorder fails."""
 
     def __init__(self, listener: Listener, failed: Callable[[str], None]) -> None:
-        self.listener: Listener | None = listener
+        self.listener: Any = listener
         self.failed = failed
         self.identity = Identity(listener, self.gave_up)
         self.living = LivingGraphs()

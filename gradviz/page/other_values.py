@@ -16,8 +16,8 @@ from gradviz.events.kinds import Accumulated, Kind, OpRan, PassBegan, Produced, 
 from gradviz.graph.model import GRAD, GROUP, OP, Graph
 from gradviz.query.query import Query
 from gradviz.query.writes import writes_by_any_name
-from gradviz.replay.op_calls import TAKES, written_arguments
 from gradviz.replay.outcome import has_hooks
+from gradviz.replay.plan import TAKES, written_arguments
 from gradviz.tracefile import PassInfo, Snapshot
 from gradviz.words import Words
 from gradviz.words.escape import clean, plain

@@ -34,17 +34,14 @@ def capsule(trace: Path | None, number: int | None, output: Path | None, script:
     with opened(trace) as recorded:
         query = Query(recorded)
         plan = plan_of(query, number)
-        try:
-            if output is not None:
-                write(query, plan, output)
-                click.echo(f"wrote {output}: pass {plan.number}, {_size(output)}")
-            if script is not None:
-                from gradviz.replay.pass_capsule import write_script
+        if output is not None:
+            write(query, plan, output)
+            click.echo(f"wrote {output}: pass {plan.number}, {_size(output)}")
+        if script is not None:
+            from gradviz.replay.pass_capsule import write_script
 
-                values = write_script(query, plan, script)
-                click.echo(f"wrote {script} and {values}: pass {plan.number}, {_size(values)}")
-        except OSError as error:
-            fail(str(error))
+            values = write_script(query, plan, script)
+            click.echo(f"wrote {script} and {values}: pass {plan.number}, {_size(values)}")
 
 
 def _size(path: Path) -> str:

@@ -208,26 +208,23 @@ def check(
     target = target_of("check", program)
     compares = check_functions or COMPARING in (select or settings.select)
     around = ExitStack()
-    try:
-        path = trace_for(program.output, target.stem)
+    path = trace_for(program.output, target.stem)
+    if form != "text":
+        around.enter_context(stdout_kept())
+    chosen = replace(settings, select=select or settings.select, ignore=ignore or settings.ignore)
+    watcher = around.enter_context(watched_run(path, chosen, watch, stop_on))
+    passes = passes_in_time(program)
+    running = prepared(program, target, path, watcher, check_functions=compares, passes=passes)
+
+    def after(outcome: Outcome) -> int:
+        if not outcome.kept_earlier:
+            return checked([path], outcome.status)
         if form != "text":
-            around.enter_context(stdout_kept())
-        chosen = replace(settings, select=select or settings.select, ignore=ignore or settings.ignore)
-        watcher = around.enter_context(watched_run(path, chosen, watch, stop_on))
-        passes = passes_in_time(program)
-        running = prepared(program, target, path, watcher, check_functions=compares, passes=passes)
+            reasons = tuple((rule.id, "nothing was recorded") for rule in RULES)
+            _print(Report((), (), reasons), {}, form, [], with_diffs, names_all)
+        return outcome.status
 
-        def after(outcome: Outcome) -> int:
-            if not outcome.kept_earlier:
-                return checked([path], outcome.status)
-            if form != "text":
-                reasons = tuple((rule.id, "nothing was recorded") for rule in RULES)
-                _print(Report((), (), reasons), {}, form, [], with_diffs, names_all)
-            return outcome.status
-
-        perform(Job(running, after, around, failure=2))
-    except OSError as error:
-        fail(str(error))
+    perform(Job(running, after, around, failure=2))
 
 
 def _print(

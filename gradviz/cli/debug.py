@@ -64,26 +64,23 @@ def debug(program: Program, breaks: tuple[str, ...], at_start: bool | None, bad:
     target = target_of("debug", program)
     checks = settings_at(Path.cwd())
     settings = Settings()
-    try:
-        for what in breaks:
-            settings.breakpoints.add(breakpoint_of(what, live=True))
-        words = ("-m", program.module, program.script) if program.module is not None else (program.script,)
-        reader = _reader(text, " ".join(as_argument(word) for word in (*words, *program.arguments) if word))
-        starts = not breaks if at_start is None else at_start
-        path = trace_for(program.output, f"{target.stem}.debug")
-        debugger = Debugger(path, reader, settings, starts, BAD if bad else (), export_moment)
-        around = ExitStack()
-        running = prepared(program, target, path, companion=debugger)
-        around.enter_context(ctrl_c_pauses(lambda: debugger.pauses, lambda line: write(2, line.encode())))
+    for what in breaks:
+        settings.breakpoints.add(breakpoint_of(what, live=True))
+    words = ("-m", program.module, program.script) if program.module is not None else (program.script,)
+    reader = _reader(text, " ".join(as_argument(word) for word in (*words, *program.arguments) if word))
+    starts = not breaks if at_start is None else at_start
+    path = trace_for(program.output, f"{target.stem}.debug")
+    debugger = Debugger(path, reader, settings, starts, BAD if bad else (), export_moment)
+    around = ExitStack()
+    running = prepared(program, target, path, companion=debugger)
+    around.enter_context(ctrl_c_pauses(lambda: debugger.pauses, lambda line: write(2, line.encode())))
 
-        def after(outcome: Outcome) -> int:
-            if not outcome.kept_earlier:
-                debugger.ended(f"exit status {outcome.status}")
-            return _finish(path, debugger, outcome, checks)
+    def after(outcome: Outcome) -> int:
+        if not outcome.kept_earlier:
+            debugger.ended(f"exit status {outcome.status}")
+        return _finish(path, debugger, outcome, checks)
 
-        perform(Job(running, after, around, lambda: not _quits(debugger)))
-    except OSError as error:
-        fail(str(error))
+    perform(Job(running, after, around, lambda: not _quits(debugger)))
 
 
 def _reader(text: str | None, program: str) -> Reader:

@@ -96,14 +96,11 @@ def fix(program: Program, number: int, only_diff: bool, writes: bool) -> None:
             return 2
 
     around = ExitStack()
-    try:
-        path = trace_for(program.output, target.stem)
-        if only_diff:
-            around.enter_context(stdout_kept())
-        running = prepared(program, target, path, passes=passes_in_time(program))
-        perform(Job(running, after, around, failure=2))
-    except OSError as error:
-        fail(str(error))
+    path = trace_for(program.output, target.stem)
+    if only_diff:
+        around.enter_context(stdout_kept())
+    running = prepared(program, target, path, passes=passes_in_time(program))
+    perform(Job(running, after, around, failure=2))
 
 
 fix.params = [option for option in fix.params if option.name not in ("module", "no_source")]

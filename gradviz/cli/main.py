@@ -77,6 +77,8 @@ class _Commands(click.Group):
         except (click.exceptions.Exit, click.Abort, click.ClickException, BrokenPipeError):
             raise  # click itself handles these
         except Exception as error:
+            if isinstance(error, OSError) and error.errno is None:  # the message is ours
+                fail(str(error))
             if tracebacks_are_wanted():
                 raise
             fail(_unforeseen(error, context.invoked_subcommand or ""))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from gradviz.cli.common import PATH, fail, opened, trace_argument
+from gradviz.cli.common import PATH, opened, trace_argument
 from gradviz.tracefile.redaction import redact as redact_trace
 
 
@@ -23,9 +23,6 @@ def redact(trace: Path | None, output: Path) -> None:
     Names, shapes, small whole numbers, lines, times and statistics of tensors of more than 16 elements stay. Every
     command reads the copy. Default: the newest *.gradviz here.
     """
-    try:
-        with opened(trace) as recorded:
-            redact_trace(recorded, output)
-    except OSError as error:
-        fail(str(error))
+    with opened(trace) as recorded:
+        redact_trace(recorded, output)
     click.echo(f"wrote {output}: without source texts, paths, messages and elements of tensors")

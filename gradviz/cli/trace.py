@@ -145,34 +145,31 @@ def trace(program: Program, ranks: bool, graph_file: Path | None, quiet: bool, p
 
         check_path(graph_file)
     around, began = ExitStack(), time()
-    try:
-        path = trace_for(program.output, target.stem)
-        if ranks:
-            record_children(of_ranks, path)
-        if progress:
-            around.enter_context(progress_told(path))
-        watcher = around.enter_context(watched_run(path, settings, watch, stop_on))
-        running = prepared(program, target, path, watcher, **options)
+    path = trace_for(program.output, target.stem)
+    if ranks:
+        record_children(of_ranks, path)
+    if progress:
+        around.enter_context(progress_told(path))
+    watcher = around.enter_context(watched_run(path, settings, watch, stop_on))
+    running = prepared(program, target, path, watcher, **options)
 
-        def after(outcome: Outcome) -> int:
-            said = watcher.said if watcher is not None else ()
-            kept = outcome.kept_earlier
-            renamed = named_by_rank(path) if ranks and not kept else path
-            if ranks and only_started_ranks(renamed, began, quiet, kept):
-                return outcome.status
-            is_there = tell(renamed, outcome, settings, said, quiet)
-            if (others := outcome.others) is not None:
-                entered = f"; those entered were {few_of(others, _NAMED)}" if others else ", and none of another"
-                warn(f"no module or Function named {scope} was entered{entered}")
-            if graph_file is not None and is_there:
-                _draw(renamed, graph_file)
-            # once more: what the script printed may have pushed the first from the screen
-            warn(warning)
+    def after(outcome: Outcome) -> int:
+        said = watcher.said if watcher is not None else ()
+        kept = outcome.kept_earlier
+        renamed = named_by_rank(path) if ranks and not kept else path
+        if ranks and only_started_ranks(renamed, began, quiet, kept):
             return outcome.status
+        is_there = tell(renamed, outcome, settings, said, quiet)
+        if (others := outcome.others) is not None:
+            entered = f"; those entered were {few_of(others, _NAMED)}" if others else ", and none of another"
+            warn(f"no module or Function named {scope} was entered{entered}")
+        if graph_file is not None and is_there:
+            _draw(renamed, graph_file)
+        # once more: what the script printed may have pushed the first from the screen
+        warn(warning)
+        return outcome.status
 
-        perform(Job(running, after, around))
-    except OSError as error:
-        fail(str(error))
+    perform(Job(running, after, around))
 
 
 def _graph_behind(graph_file: Path | None, program: Program) -> tuple[Path | None, Program]:

@@ -26,12 +26,12 @@ ARE_REPLICAS: Callable[[Replicas], bool] = attrgetter("are_replicas")
 
 @dataclass(frozen=True, slots=True)
 class RankFound:
-    """A result of a rule's search, before it becomes a Finding. The events are events of the first of `ranks`. Its line
-    is that of `site`, else that of the first event."""
+    """A result of a rule's search, before it becomes a Finding. The events are events of the first of `ranks` (empty:
+    all ranks have it). Its line is that of `site`, else that of the first event."""
 
     message: str
     fix: str
-    ranks: tuple[int, ...]
+    ranks: tuple[int, ...] = ()
     events: tuple[int, ...] = ()
     site: Site | None = None
     pass_number: int = 0
@@ -63,9 +63,9 @@ class RankRule:
         if not all(need(ranks) for need in self.needs):
             return
         for found in self.search(ranks):
-            site = found.site
+            of, site = found.ranks or tuple(ranks.ranks), found.site
             if site is None and found.events:
-                site = ranks.ranks[found.ranks[0]].places.at(found.events[0])
+                site = ranks.ranks[of[0]].places.at(found.events[0])
             yield Finding(
                 self.id,
                 found.severity or self.severity,
@@ -74,7 +74,7 @@ class RankRule:
                 site,
                 found.events,
                 number=found.pass_number,
-                ranks=found.ranks,
+                ranks=of,
             )
 
 

@@ -80,7 +80,6 @@ def unreduced(ranks: Replicas) -> Iterator[RankFound]:
             f"no gradient is reduced to the parts of {named(names)} that lie on the ranks: none of them has one at "
             "step 1, though the passes before it give gradients to the whole parameters",
             f"{names[0].partition('.')[0]}.set_requires_gradient_sync(True)  # before the last pass of a step",
-            tuple(ranks.ranks),
             site=site_of_step(ranks.queries[0]),
         )
     if any(map(len, ranks.reduced)) or not ranks.are_replicas or ranks.are_averaged_parameters:
@@ -99,7 +98,6 @@ def unreduced(ranks: Replicas) -> Iterator[RankFound]:
             f"{_WRAP}; or, before the step: {AVERAGE}"
             if wrapped == first.name
             else f"call {wrapped} and not {wrapped}.module, and the pass before a step outside of {wrapped}.no_sync()",
-            tuple(ranks.ranks),
             site=site_of_step(ranks.queries[0]),
         )
 
@@ -246,7 +244,7 @@ def apart(ranks: Replicas) -> Iterator[RankFound]:
     if inside and len(lacking) == len(first.averaged):
         cure = f"leave {named([wrapped])}.no_sync() before the last pass of a step"
     step_of = ranks.ranks[lacking[0]] if lacking else ranks.queries[0]
-    yield RankFound(message, cure, lacking or tuple(ranks.ranks), site=site_of_step(step_of, first.step))
+    yield RankFound(message, cure, lacking, site=site_of_step(step_of, first.step))
 
 
 def _frozen(ranks: Replicas, difference: Difference) -> tuple[str, ...]:
@@ -367,8 +365,7 @@ def sum_(ranks: Replicas) -> Iterator[RankFound]:
     yield RankFound(
         f"the gradient of {named(names)} is {how} before step 1",
         "leave this all_reduce out" if again else "p.grad /= dist.get_world_size()  # after this all_reduce",
-        tuple(ranks.ranks),
-        (first.event,),
+        events=(first.event,),
         severity=WARNING if again else NOTE,
     )
 
@@ -454,8 +451,7 @@ def _divided(ranks: Replicas, step: _FirstStep) -> Iterator[RankFound]:
         f"the gradient of {named([name for name, share in shares.items() if share[0] == divisor])} is summed over the "
         f"{count} ranks and divided by {divisor} before step 1: it is {count / divisor:.4g} times the mean",
         "p.grad /= dist.get_world_size()  # in the place of this division",
-        tuple(ranks.ranks),
-        (event,),
+        events=(event,),
     )
 
 
@@ -483,7 +479,6 @@ def _not_summed(ranks: Replicas) -> Iterator[RankFound]:
         f"the gradient of {named([name or 'a parameter'])} is {_KEPT.get(how, how)} of those of the ranks, element by "
         "element, and not their mean",
         AVERAGE,
-        tuple(ranks.ranks),
-        (event,),
+        events=(event,),
         severity=WARNING,
     )

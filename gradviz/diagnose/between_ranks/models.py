@@ -197,8 +197,7 @@ def calls(ranks: Replicas) -> Iterator[RankFound]:
             f"collective {mixed_up.number} puts together what belongs to different parameters: "
             f"{each_rank(ranks, mixed_up.values)}",
             "call the collectives for the parameters in the same order on each rank, as model.parameters() has them",
-            tuple(ranks.ranks),
-            mixed_up.events[:1],
+            events=mixed_up.events[:1],
         )
 
 
@@ -488,8 +487,7 @@ def data(ranks: Replicas) -> Iterator[RankFound]:
         f"the loss is the same on all ranks, in each of {ranks.same_roots} passes: the ranks compute with the same "
         "data",
         "DataLoader(dataset, sampler=torch.utils.data.DistributedSampler(dataset))",
-        tuple(ranks.ranks),
-        (first.first,),
+        events=(first.first,),
         pass_number=first.number,
     )
 
@@ -608,8 +606,7 @@ def buffers(ranks: Replicas) -> Iterator[RankFound]:
     yield RankFound(
         f"{found.name} differs between the ranks when it is used again: {values_of_each(ranks, found.values)}",
         f"for buffer in {model}.buffers(): dist.broadcast(buffer, 0)  # on each rank, before this call",
-        tuple(ranks.ranks),
-        found.events[:1],
+        events=found.events[:1],
     )
 
 
@@ -648,6 +645,5 @@ def dropout(ranks: Replicas) -> Iterator[RankFound]:
     yield RankFound(
         "dropout drops the same elements on all ranks, though their data differ",
         "torch.manual_seed(dist.get_rank())  # after the model is made",
-        tuple(ranks.ranks),
-        (event,),
+        events=(event,),
     )

@@ -428,8 +428,7 @@ def bias(ranks: Replicas) -> Iterator[RankFound]:
         f"{named([name])} is added on each rank to its part of the product with {named(weights)}, before all_reduce "
         f"sums the parts{where}: it counts {len(ranks.ranks)} times",
         f"+ {name}  # to the result of the all_reduce, and not before",
-        tuple(ranks.ranks),
-        (first.event, first.summed),
+        events=(first.event, first.summed),
     )
 
 

@@ -19,7 +19,8 @@ MOST = 100  # a graph up to this size is not folded
 AIM = 80  # the size to which a larger graph is folded
 FEW = 40  # a graph of modules up to this size is not folded; a larger one is folded to this size
 FEW_ALIKE = 50  # the size up to which the modules of one kind are opened, if there is room for one of them
-MOST_ROWS = 34  # boxes one below another: about 2,500 points
+MOST_ROWS = 26  # boxes one below another: about 3,000 pixels
+MOST_COLUMNS = 18  # boxes side by side: about 3,000 pixels
 _OPENED_FIRST = {SCOPE: 0, RUN: 2}  # a repetition is between these two
 
 
@@ -53,10 +54,10 @@ def fold(graph: model.Graph, tree: dict[str, Group], closed: set[str]) -> model.
                 places[group.id] = place
             _add_to_group(nodes[group.id], node)
     nodes = {name: nodes[name] for name in sorted(nodes, key=places.__getitem__)}
-    edges = Merging(graph, nodes, drawn_as).edges()
-    result = replace(graph, nodes=nodes, edges=edges, notes=list(graph.notes))
+    is_rolled = any(group.kind == PLACE for group in tree.values())
+    edges = Merging(graph, nodes, drawn_as, is_rolled).edges()
+    result = replace(graph, nodes=nodes, edges=edges, notes=list(graph.notes), rolled=is_rolled)
     result.notes += _told(nodes.values(), len(drawn_as))
-    result.rolled = any(group.kind == PLACE for group in tree.values())
     if result.rolled:
         result.scopes = _scopes_outside_of_data(graph, tree)
     return result
@@ -74,7 +75,8 @@ def boxes(graph: model.Graph, tree: dict[str, Group], closed: set[str]) -> list[
     for node in graph.nodes.values():
         if node.id in drawn_as:
             _add_to_group(by_id[drawn_as[node.id].id], nodes.pop(node.id))
-    Merging(graph, {**nodes, **by_id}, drawn_as).note_shapes()
+    is_rolled = any(group.kind == PLACE for group in tree.values())
+    Merging(graph, {**nodes, **by_id}, drawn_as, is_rolled).note_shapes()
     return [*by_id.values()]
 
 
@@ -111,8 +113,7 @@ def _told(nodes: Iterable[model.Node], hidden: int) -> list[str]:
     what = _counted(ops, "op") if ops else _counted(hidden, "node")
     notes = []
     if inside:
-        kinds = {node.op for node in inside}
-        boxed = "module" if kinds == {SCOPE} else "group"
+        boxed = "module" if all(node.box is not None and node.box.type for node in inside) else "group"
         notes.append(f"folded: {what} into {_counted(len(inside), boxed)}")
     if rolled:
         notes.append("a box ×n ran n times")
@@ -203,7 +204,7 @@ def _of_one_kind(graph: model.Graph, tree: dict[str, Group], scopes: Iterable[Gr
     alike: dict[tuple[int, str], list[Group]] = {}
     for group in scopes:
         known = graph.scopes.get(group.scope)
-        kind = known.type if known is not None and known.type else group.label
+        kind = known.type if known is not None and known.type else group.label.partition(" ")[0]
         alike.setdefault((len(ancestors(tree, group.id)), kind), []).append(group)
     return [alike[level, kind] for level, kind in sorted(alike, key=lambda key: key[0])]
 
@@ -306,33 +307,59 @@ def folded(
 
 
 def _of_a_page(graph: model.Graph, tree: dict[str, Group], closed: set[str]) -> model.Graph:
-    """A rolled graph folded so that it is not too high for a page. While a chain of boxes is too long, the innermost
-    open modules are closed, and the modules around them that would show only one box."""
+    """A rolled graph folded so that it fits a page. While a chain of boxes is too long, or too much is side by side,
+    the innermost open scopes are closed, and the scopes around them that would show only one box. A module that has no
+    other around it stays open."""
     while True:
         result = fold(graph, tree, closed)
+        rows, columns = _size_of(result)
         depths = {group.id: len(ancestors(tree, group.id)) for group in tree.values() if group.id not in closed}
-        innermost = max(depths.values(), default=1)
-        if innermost < 2 or _rows(result) <= MOST_ROWS:
+        if columns <= MOST_COLUMNS:
+            depths = {name: depth for name, depth in depths.items() if depth > 1}
+        depths = {name: depth for name, depth in depths.items() if depth > 1 or graph.is_plain(tree[name].scope)}
+        innermost = max(depths.values(), default=0)
+        if rows <= MOST_ROWS and columns <= MOST_COLUMNS:
             return result
+        if not innermost:
+            return _without_accumulators(result)
         closed = closed | {name for name, depth in depths.items() if depth == innermost}
         closed |= {name for name, depth in depths.items() if depth == innermost - 1 and _is_one_box(tree[name])}
+
+
+def _without_accumulators(graph: model.Graph) -> model.Graph:
+    """The graph with gradients that lead to the leaves themselves, in place of an AccumulateGrad beside each."""
+    nodes = graph.nodes
+    leaf_of = {leaf.pair: leaf.id for leaf in nodes.values() if leaf.kind == model.LEAF and leaf.pair in nodes}
+    edges = [
+        replace(edge, target=leaf_of.get(edge.target, edge.target))
+        for edge in graph.edges
+        if edge.source not in leaf_of
+    ]
+    return replace(graph, nodes={name: nodes[name] for name in nodes if name not in leaf_of}, edges=edges)
 
 
 def _is_one_box(group: Group) -> bool:
     return len(group.children) == 1 and not group.members
 
 
-def _rows(graph: model.Graph) -> int:
-    """The number of boxes in the longest chain of data."""
-    rows = dict.fromkeys(graph.nodes, 1)
+def _size_of(graph: model.Graph) -> tuple[int, float]:
+    """The number of boxes in the longest chain of data, and the most boxes that are side by side. An edge that passes
+    boxes at its side takes the room of half a box."""
+    row = dict.fromkeys(graph.nodes, 0)
     following: dict[str, list[str]] = {}
     for edge in graph.edges:
         if edge.kind == model.DATA and not edge.again:
             following.setdefault(edge.source, []).append(edge.target)
     for name in graph.nodes:  # in the order in which they ran
         for target in following.get(name, ()):
-            rows[target] = max(rows[target], rows[name] + 1)
-    return max(rows.values(), default=0)
+            row[target] = max(row[target], row[name] + 1)
+    columns = Counter[int](row.values())
+    beside: Counter[int] = Counter()
+    for edge in graph.edges:
+        first, last = sorted((row[edge.source], row[edge.target]))
+        beside.update(range(first, last + 1) if edge.again else range(first + 1, last))
+    rows = 1 + max(columns, default=-1)
+    return rows, max((columns[one] + beside[one] for one in range(rows)), default=0)
 
 
 def is_clearer_rolled(graph: model.Graph, is_asked: bool = False, most: int = MOST) -> bool:
@@ -378,10 +405,12 @@ class Merging:
     """The edges between the nodes of a folded graph. `nodes` are the nodes that are shown, in their order, and
     `drawn_as` has the group that replaces each hidden node."""
 
-    def __init__(self, graph: model.Graph, nodes: Mapping[str, model.Node], drawn_as: Mapping[str, Group]) -> None:
+    def __init__(
+        self, graph: model.Graph, nodes: Mapping[str, model.Node], drawn_as: Mapping[str, Group], is_rolled: bool
+    ) -> None:
         self.graph, self.nodes, self.drawn_as = graph, nodes, drawn_as
         self.order = {name: number for number, name in enumerate(nodes)}
-        self.is_rolled = any(node.op == PLACE for node in nodes.values() if node.kind == model.GROUP)
+        self.is_rolled = is_rolled
         self.turns = self._turns() if self.is_rolled else {}
 
     def note_shapes(self) -> None:

@@ -2,8 +2,9 @@
 
 A network of plain functions, or a loss that is built in functions, would be a carpet of operations. A call is told by
 its line: two lines that call `layer_norm` are two scopes, and a loop over one of them is one scope. These are no
-scopes: a function that calls a module with parameters, as a training step does; a function that does all there is; a
-call of a function from inside itself."""
+scopes: a function that calls a module with parameters, as a training step does, unless it runs often; a function that
+does all there is; a call of a function from inside itself. A program that does much outside of functions has a scope
+for each few lines."""
 
 import math
 import re
@@ -19,6 +20,9 @@ from gradviz.query.function_calls import FunctionCall
 
 _MOST_PLACES = 20  # of the program in a scope that are drawn without the functions around them
 _MOST_NODES = 100
+_OFTEN = 4  # calls of a function
+_MOST_LINES, _GROUPS_OF_LINES = 26, 8  # lines that are drawn one by one, and else groups of them
+_MOST_WAYS_BACK = 12  # from a place of a loop to an earlier one
 _Where = tuple[str, int]  # the scope around a call, and the site of the call
 
 
@@ -38,15 +42,15 @@ def with_function_scopes(graph: Graph, names: Collection[str] = (), most: int = 
     rows = list(_outside_of_data(graph))
     last_names = {name.replace(".", "/").rpartition("/")[2].partition("(")[0] for name in names}
     is_named = any(call.name in last_names for row in rows for call in row.calls)
-    crowded = None if is_named else _crowded(rows)
+    crowded = None if is_named else _crowded(rows, len(graph.nodes) > most)
     rows = [
         _Row(row.node, [call for call in row.calls if crowded is None or _around(row.node, call) in crowded])
         for row in rows
     ]
+    rows = _without_wrappers(rows)
+    rows = _by_lines(graph, [_Row(row.node, list(_without_recursion(row.calls))) for row in rows])
     if not any(row.calls for row in rows):
         return graph
-    rows = _without_wrappers(rows)
-    rows = [_Row(row.node, list(_without_recursion(row.calls))) for row in rows]
     return _Renaming(graph, rows).graph()
 
 
@@ -65,9 +69,19 @@ def _outside_of_data(graph: Graph) -> Iterator[_Row]:
             if "/".join(parts[: call.depth + 1]) in learning and call.depth < len(parts):
                 calling.add(_where(node, call))
     differentiated = {_where(node, call) for node in nodes if node.grad_fn for call in node.calls}
-    differentiated -= calling
+    differentiated -= calling - _called_often(nodes)
     for node in nodes:
         yield _Row(node, [call for call in node.calls if _where(node, call) in differentiated])
+
+
+def _called_often(nodes: list[Node]) -> set[_Where]:
+    """The calls that ran many times, as the step of a solver does."""
+    ran = Counter(
+        (_where(node, node.calls[-1]), node.line, node.col, node.end_col, node.op)
+        for node in nodes
+        if node.calls and node.runs_once
+    )
+    return {where for (where, *_), times in ran.items() if times >= _OFTEN}
 
 
 def _learning(graph: Graph) -> set[str]:
@@ -89,13 +103,19 @@ def _where(node: Node, call: FunctionCall) -> _Where:
     return _around(node, call), call.site
 
 
-def _crowded(rows: list[_Row]) -> set[str]:
-    """The scopes that have many places of their own."""
+def _crowded(rows: list[_Row], is_large: bool) -> set[str]:
+    """The scopes that have many places of their own; in a large graph, also those with a place that several lines
+    call."""
     places: defaultdict[str, set[Hashable]] = defaultdict(set)
-    for node, _ in rows:
+    ways: defaultdict[tuple[str, Hashable], set[Hashable]] = defaultdict(set)  # the calls that lead to a place
+    for node, calls in rows:
+        place = node.file, node.line, node.col, node.end_col
         if not node.visit:
-            places[node.scope].add((node.file, node.line, node.col, node.end_col))
-    return {scope for scope, own in places.items() if len(own) > _MOST_PLACES}
+            places[node.scope].add(place)
+        for scope in {_around(node, call) for call in calls} if is_large else ():
+            ways[scope, place].add(tuple(call.site for call in calls if _around(node, call) == scope))
+    many = {scope for scope, own in places.items() if len(own) > _MOST_PLACES}
+    return many | {scope for (scope, _), sites in ways.items() if len(sites) > 1}
 
 
 def _without_wrappers(rows: list[_Row]) -> list[_Row]:
@@ -118,6 +138,47 @@ def _without_recursion(calls: list[FunctionCall]) -> Iterator[FunctionCall]:
         if call.function not in running:
             running.add(call.function)
             yield call
+
+
+def _by_lines(graph: Graph, rows: list[_Row]) -> list[_Row]:
+    """The rows, with groups of lines as if they were calls: of a program that does too much outside of functions and
+    modules to be drawn line by line, and of a loop whose operations lead to one another in too many ways."""
+    shown = {row.node.id: row.node for row in rows if not row.calls and not row.node.scope}
+    lines = sorted({_line_of(node) for node in shown.values()})
+    together = math.ceil(len(lines) / _GROUPS_OF_LINES)
+    if len(lines) <= _MOST_LINES:
+        shown = {name: shown[name] for name in _tangled(graph, shown)}
+        lines, together = sorted({_line_of(node) for node in shown.values()}), _MOST_LINES
+    groups: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+    for number, (file, line) in enumerate(lines):
+        groups[file, number // together].append(line)
+    calls = {
+        (file, line): FunctionCall(f"lines {group[0]}–{group[-1]}", (file, ""), -number, group[0], 0, 0, False)
+        for number, ((file, _), group) in enumerate(groups.items(), 1)
+        for line in group
+    }
+    return [_Row(row.node, [calls[_line_of(row.node)]] if row.node.id in shown else row.calls) for row in rows]
+
+
+def _line_of(node: Node) -> tuple[str, int]:
+    return node.file or "", node.line or 0
+
+
+def _tangled(graph: Graph, shown: dict[str, Node]) -> list[str]:
+    """The operations of a loop, if there are too many ways from one of its places back to an earlier one."""
+    places = {name: (_line_of(node), node.col, node.op) for name, node in shown.items()}
+    order = {place: number for number, place in enumerate(dict.fromkeys(places.values()))}
+    maker = {edge.target: edge.source for edge in graph.edges if edge.kind == DATA and edge.source in shown}
+    ways = {
+        (order[places[edge.target]], order[places[maker[edge.source]]])
+        for edge in graph.edges
+        if edge.kind == DATA and edge.source in maker and edge.target in shown
+    }
+    back = [(first, last) for first, last in ways if first <= last]
+    if len(back) <= _MOST_WAYS_BACK:
+        return []
+    begin, end = min(first for first, _ in back), max(last for _, last in back)
+    return [name for name in shown if begin <= order[places[name]] <= end]
 
 
 class _Renaming:
@@ -156,7 +217,8 @@ class _Renaming:
             for site, call in by_site.items():
                 where = f" at line {call.line}" if len(by_site) > 1 else ""
                 column = f":{call.col}" if lines[call.line] > 1 else ""
-                names[*outer, f"{name}@{site}"] = f"{name}(){where}{column}"
+                called = name if name.startswith("lines ") else f"{name}()"
+                names[*outer, f"{name}@{site}"] = f"{called}{where}{column}"
         return names
 
     def _path(self, node: Node, calls: list[FunctionCall]) -> str:

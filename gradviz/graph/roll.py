@@ -187,8 +187,9 @@ class _Places:
     def _place_leaves(self) -> None:
         """Put a parameter and a tensor that a module made into the module, a constant to its only user, and an
         AccumulateGrad to its leaf."""
-        scopes = {*self.graph.scopes, *(group.scope for group in self.groups.values() if group.scope)}
-        modules = {path.replace("/", "."): path for path in scopes}
+        scopes = dict.fromkeys([*self.graph.scopes, *(group.scope for group in self.groups.values() if group.scope)])
+        modules = {self._module(path): path for path in scopes}  # inside of functions, if they ran there
+        modules.pop("", None)
         users: dict[str, set[str]] = {}
         for edge in self.graph.edges:
             if edge.kind == DATA and edge.source not in self.home:
@@ -220,6 +221,11 @@ class _Places:
                 self.home[node.id] = leaves[node.base]
             elif not leaves and (module := _module_around(node.base, modules)):
                 self.home[node.id] = self._scope(module)  # the graph shows no leaves
+
+    def _module(self, path: str) -> str:
+        """The name of the module of a scope: the path without the functions in it."""
+        modules = (around for around in scopes_around(path) if not self.graph.is_plain(around))
+        return ".".join(around.rpartition("/")[2] for around in modules)
 
     def _is_inside(self, node: Node, users: set[str]) -> bool:
         """Whether a tensor that a module made stays inside: it has no name, or all its users are in the module."""

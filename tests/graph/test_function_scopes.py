@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +12,7 @@ from gradviz.graph.build import build
 from gradviz.graph.fold import folded
 from gradviz.graph.model import GRAD_FN, GROUP, LEAF, Graph, Node
 from gradviz.pictures.node_text import lines_of
+from gradviz.pictures.scene import scene_of
 from tests.graph.test_graph import Traced, traced
 
 __all__ = ["traced"]
@@ -174,3 +176,106 @@ def test_several_nodes_of_one_operation_are_one_call(traced: Traced) -> None:
         for show in ("both", "backward"):
             graph = folded(build(trace, 1, show), unfold=("scored",), rolled=True)
             assert {path: scope.calls for path, scope in graph.scopes.items()} == {"scored()": 1}
+
+
+def slope(y: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(y @ matrix) - 0.1 * y
+
+
+def solver_step(y: torch.Tensor, matrix: torch.Tensor, h: float) -> torch.Tensor:
+    k1 = slope(y, matrix)
+    k2 = slope(y + h / 2 * k1, matrix)
+    k3 = slope(y + h / 2 * k2, matrix)
+    k4 = slope(y + h * k3, matrix)
+    return y + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+
+
+def solver() -> None:
+    y, matrix = torch.tensor([2.0, 0.0]), torch.tensor([[-0.1, 2.0], [-2.0, -0.1]], requires_grad=True)
+    for _ in range(12):
+        y = solver_step(y, matrix, 0.05)
+    (y**2).sum().backward()
+
+
+def test_a_function_that_several_lines_of_a_solver_call_is_a_box_at_each(traced: Traced) -> None:
+    shown = boxes(picture_of(solver, traced))
+    assert sum(name.startswith("slope()") and box.count == 12 for name, box in shown.items()) == 4
+    assert "tanh" not in shown
+
+
+class Field(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = torch.nn.Linear(2, 2)
+
+    def forward(self, y: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.net(y))
+
+
+def midpoint(y: torch.Tensor, f: Field) -> torch.Tensor:
+    k1 = f(y)
+    k2 = f(y + 0.1 * k1)
+    k3 = f(y + 0.1 * (k2 - k1))
+    k4 = f(y + 0.2 * (k3 - k2 + k1))
+    k5 = f(y + 0.2 * (k4 - k3 + k2 - k1))
+    return 0.1 * (k1 + 3 * (k2 + k3) + k4 + k5)
+
+
+def solved_field() -> None:
+    f, y = Field(), torch.ones(3, 2)
+    for _ in range(12):
+        y = y + midpoint(y, f)
+    (y**2).mean().backward()
+
+
+def test_a_step_that_calls_a_module_has_the_parameters_of_the_module(traced: Traced) -> None:
+    graph = picture_of(solved_field, traced, depth=0)
+    step = boxes(graph)["midpoint()"]
+    assert step.count == 12
+    assert step.box is not None
+    assert {leaf.name for leaf in step.box.parameters.values()} == {"f.net.weight", "f.net.bias"}
+    assert not any(node.name == "f" for node in graph.nodes.values())
+
+
+SCRIPT = "\n".join(
+    [
+        "import gradviz.engine as torch",
+        "w = torch.tensor([0.3, 0.2], requires_grad=True)",
+        "v0 = torch.tensor([0.5, 0.1])",
+        *(f"v{i} = (v{i - 1} * w + v{max(0, i - 3)}).sin()" for i in range(1, 60)),
+        "v59.sum().backward()",
+    ]
+)
+
+
+def test_a_long_program_without_functions_is_boxes_of_its_lines(traced: Traced) -> None:
+    def run() -> None:
+        exec(compile(SCRIPT, "long.py", "exec"), {"__name__": "__main__"})
+
+    graph = picture_of(run, traced)
+    shown = boxes(graph)
+    assert len(shown) <= 10
+    assert "lines 4–11" in shown
+    assert graph.notes == ["folded: 178 ops into 8 groups"]
+
+
+def entangled() -> None:
+    w, values = torch.tensor([0.3, 0.2], requires_grad=True), [torch.tensor([0.5, 0.1])]
+    chosen = random.Random(1)
+    ops = [torch.sin, torch.cos, torch.tanh, torch.exp, torch.sigmoid, torch.atan]
+    for i in range(80):
+        a = values[-1] if i % 7 else values[-1] + values[max(0, i - 3)]
+        values.append(chosen.choice(ops)(a * w if i % 2 else a + w))
+    values[-1].sum().backward()
+
+
+def test_a_loop_whose_operations_lead_everywhere_is_one_box(traced: Traced) -> None:
+    shown = boxes(picture_of(entangled, traced))
+    assert sum(name.startswith("lines ") for name in shown) == 1
+    assert len(shown) <= 3
+
+
+def test_a_leaf_that_boxes_use_often_does_not_say_how_many_boxes_use_it(traced: Traced) -> None:
+    graph = picture_of(solver, traced)
+    leaf = next(thing for thing in scene_of(graph).things.values() if thing.lines[0] == ("name", "matrix"))
+    assert not any("used" in text for _, text in leaf.lines)

@@ -67,7 +67,7 @@ def scene_of(graph: Graph) -> Scene:
         scene.things[node.id] = Thing(
             node.id,
             style.node_classes(node, *marks.of(node)),
-            lines_of(node, graph.show, detail, marks.uses[node.id]),
+            lines_of(node, graph.show, detail, 0 if graph.rolled else marks.uses[node.id]),  # a box may use it often
             _tooltip(node, detail),
             places[node.id],
             node.pair if node.pair in graph.nodes else "",

@@ -9,6 +9,8 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gradviz.query import State
 from gradviz.query.function_calls import FunctionCall
 from gradviz.query.optimizer_steps import Update
@@ -119,6 +121,7 @@ class Node:
     collectives: str = ""  # the collectives that a leaf's gradient went through: `all_reduce · 2 ranks`
     exchanges: tuple[Exchange, ...] = ()  # between ranks
     tangent: Snapshot | None = None
+    pushed: tuple[tuple[np.ndarray, Snapshot], ...] = ()  # the local derivatives and tangents that add up to it
     upstream: Snapshot | None = None  # the gradient given to a root
     # The gradient that came to a leaf in a pass that does not accumulate, or after which it is no longer there:
     reached: Snapshot | None = None
@@ -155,7 +158,8 @@ class Edge:
     that a finding of `gradviz check` names this cut as the reason why a gradient is missing. `gradient` is the number
     of the tensor that moved along a `grad` edge in the shown pass; 0 if there is none. `count` is the number of edges
     that were merged into it; in a rolled graph, the number of tensors or gradients that moved along them. `again` says
-    that it closes a loop. `becomes` is the gradient that would be there if something were different."""
+    that it closes a loop, and `tangent` that a tangent moved along it. `becomes` is the gradient that would be there if
+    something were different."""
 
     source: str
     target: str
@@ -166,6 +170,7 @@ class Edge:
     value: Snapshot | None = None
     count: int = 1
     again: bool = False
+    tangent: bool = False
     due: bool = False
     becomes: Snapshot | None = None
 

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from gradviz.events.kinds import Accumulated, CollectiveCalled, Kind, Mutated, Produced, Received
+from gradviz.events.kinds import Accumulated, CollectiveCalled, Kind, Mutated, Produced, Received, TangentPushed
 from gradviz.graph import model as m
 from gradviz.graph.model import LEAF, OP, RECEIVE, SEND, TENSOR, Edge, Exchange, Graph, Ids, Node
 from gradviz.query import FIRST, Query, State
+from gradviz.query.chain_step import pushes
 from gradviz.query.collective_calls import COLLECTIVES, calls_around, is_of_some_ranks
 from gradviz.query.optimizer_steps import update_step
 from gradviz.query.reduced_gradients import on_gradients
@@ -60,7 +61,24 @@ def _fill_tensors(graph: Graph, query: Query, states: Mapping[str, State]) -> No
         node.grad = trace.snapshot(grad, at)
         node.has_grad = bool(grad)
         node.tangent = trace.snapshot(tensors.tangent(tensor, at), at)
+        node.pushed = _pushed(query, tensor, at) if node.tangent is not None else ()
         node.retained = not node.is_leaf and tensors.is_retained(tensor, at)
+    moved = {name for name, node in graph.nodes.items() if node.tangent is not None}
+    through = {edge.source for edge in graph.edges if edge.kind == m.DATA and edge.target in moved}
+    for edge in graph.edges:
+        edge.tangent = edge.kind == m.DATA and (
+            edge.target in moved or (edge.source in moved and edge.target in through)
+        )
+
+
+def _pushed(query: Query, tensor: int, at: int) -> tuple[tuple[np.ndarray, Snapshot], ...]:
+    """The local derivatives and tangents that add up to the tangent of a tensor; empty if one is not known."""
+    events, _ = query.tensors.tangents.of(tensor)
+    event = query.trace.event(int(events[events <= at][-1]))
+    assert isinstance(event, TangentPushed)
+    parts = [(one.local, query.memory.value(one.tangent, event.index)) for one in pushes(query, event)]
+    known = tuple((local, value) for local, value in parts if local is not None and value is not None)
+    return known if len(known) == len(parts) else ()
 
 
 def name_gradients(graph: Graph, query: Query) -> None:

@@ -114,6 +114,7 @@ function ownLines(id, k) {
     const none = isPresent(node, k) ? ".grad = None" : ""; // a line all the same: a box has as many at each event
     lines.push({ role: grad ? (grad.odd ? "odd" : "grad") : "none", text: grad ? valueLine(".grad", grad) : none });
   }
+  for (const text of node.tangent ? node.tangent.lines : []) lines.push({ role: "grad", text: node.tangent.since <= k ? text : "" });
   return lines;
 }
 
@@ -205,6 +206,7 @@ function newSize(id) {
   const node = app.view.nodeOf.get(id);
   if (node && node.tensor !== undefined) {
     const { v, g } = tensorOf(node);
+    for (const text of node.tangent ? node.tangent.lines : []) widest = Math.max(widest, widthOf(text, "fact"));
     for (const entry of node.says || []) widest = Math.max(widest, widthOf(entry[1], "fact"));
     for (const entry of v.slice(-20)) {
       if (entry.length > 1) widest = Math.max(widest, widthOf(valueLine(shapeText(node), { brief: entry[2] }), "fact"));

@@ -115,7 +115,7 @@ function tensorFacts(node, k) {
     facts.push(...fact(".grad", element("output", { id: "grad", class: grad && grad.odd ? "odd" : "grad" }, grad ? grad.text : "None")));
     if (grad && grad.norm !== null) facts.push(...fact("norm of .grad", String(Number(grad.norm.toPrecision(6)))));
   }
-  if (node.tangent) facts.push(...fact("tangent", node.tangent));
+  if (node.tangent) facts.push(...fact("tangent", node.tangent.lines.join(" ").replace("tangent = ", "")));
   facts.push(...fact("shape", sizesText(node)), ...fact("dtype", node.dtype || "?"));
   facts.push(...fact("is_leaf", node.leaf ? "True" : "False"), ...fact("requires_grad", node.wants ? "True" : "False"));
   if (node.gradFn) facts.push(...fact("grad_fn", node.gradFn));

@@ -28,6 +28,7 @@ from gradviz.pictures.node_text import (
     facts,
     of_inside,
     shown_arguments,
+    tangent_lines,
 )
 from gradviz.query import Query
 from gradviz.query.passes import Wait
@@ -37,7 +38,6 @@ from gradviz.tracefile import PassInfo, Trace
 from gradviz.words import Stop, Words
 from gradviz.words.chain_rule import why
 from gradviz.words.escape import plain, plain_name, visible
-from gradviz.words.numbers import value_label
 from gradviz.words.rows import rows_of_event, waiting_told
 from gradviz.words.sentences import sentence
 from gradviz.words.stop import phase
@@ -237,7 +237,7 @@ def _node(node: Node, there: tuple[int, int | None], sources: Sources, query: Qu
         "apart": [plain(text, 90) for one in node.apart for text in apart_told(one)] or None,
         "block": _block(node) if node.kind == m.GROUP else "",
         "formula": plain(", ".join(f"∂/∂{name} = {text}" for name, text in derivatives if text), 300),
-        "tangent": value_label(node.tangent) if node.tangent is not None else "",
+        "tangent": _tangent(node, query) if is_tensor and node.tangent is not None else "",
         "until": there[1],
         "at": [sources.file(node.file), node.line, node.col, node.end_col] if node.file and node.line else None,
     }
@@ -250,6 +250,12 @@ def _node(node: Node, there: tuple[int, int | None], sources: Sources, query: Qu
         shown["tensor"] = node.number
     described = {"id": node.id, "kind": node.kind, "since": there[0], **shown}
     return {**described, "says": _facts_over_time(node, query)} if is_tensor and small else described
+
+
+def _tangent(node: Node, query: Query) -> dict[str, Any]:
+    """The lines about the tangent of a tensor, and the event at which it got it."""
+    events, _ = query.tensors.tangents.of(node.number)
+    return {"since": int(events[-1]), "lines": [plain(text, 60) for _, text in tangent_lines(node)]}
 
 
 def _block(node: Node) -> list[str]:
@@ -327,7 +333,7 @@ Tree = dict[str, Group]
 # The attributes that differ between passes of one structure: numbers, ids, values.
 _OWN = (
     "id", "number", "visit", "since", "version", "called", "base", "pair", "maker",
-    "value", "update", "grad", "tangent", "upstream", "becomes", "held", "box", "apart",
+    "value", "update", "grad", "tangent", "pushed", "upstream", "becomes", "held", "box", "apart",
 )  # fmt: skip
 _shared = attrgetter(*(field.name for field in fields(Node) if field.name not in _OWN))
 

@@ -13,7 +13,7 @@ from gradviz.system.paths import file_name
 from gradviz.tracefile import Snapshot
 from gradviz.words.escape import plain, plain_name
 from gradviz.words.numbers import BRIEF as BRIEF_VALUE
-from gradviz.words.numbers import bars_of, called_ranks, has_odd, number, plural, told_apart, value_label
+from gradviz.words.numbers import bars_of, called_ranks, has_odd, nested, number, plural, told_apart, value_label
 from gradviz.words.rows import filled_in
 
 Line = tuple[str, str]
@@ -98,8 +98,7 @@ def _tensor(node: Node, show: str) -> list[Line]:
         lines.append(("fact", ".grad = None") if now is None else ("apart", f".grad = None → {value_label(now)}"))
     if node.reached is not None:
         lines.append(_valued("gradient", node.reached, "grad"))
-    if node.tangent is not None:
-        lines.append(_valued("tangent", node.tangent, "grad"))
+    lines += tangent_lines(node)
     if node.version:
         step = "" if node.update is None else filled_in(node.update)
         by = f"{plain(node.written_by, 30)}{f': {step}' if 0 < len(step) <= _LONGEST_STEP else ''}"
@@ -107,6 +106,15 @@ def _tensor(node: Node, show: str) -> list[Line]:
     if node.base and named:
         lines.append(("fact", f"shares memory with {plain(node.base, 30)}"))
     return lines
+
+
+def tangent_lines(node: Node) -> list[Line]:
+    """The tangent of a tensor, and the sum that makes it: `= 3 × 1 + 2 × 0`."""
+    if node.tangent is None:
+        return []
+    added = " + ".join(f"{nested(local, 4)} × {value_label(tangent)}" for local, tangent in node.pushed)
+    sums = [("grad", f"= {added}")] if 0 < len(added) <= _LONGEST_STEP else []
+    return [_valued("tangent", node.tangent, "grad"), *sums]
 
 
 # The lines about a tensor that its shape and colour already show.

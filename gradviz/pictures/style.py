@@ -180,6 +180,7 @@ EDGES: dict[str, dict[str, str]] = {
     },
     "view": {"style": "dashed", "color": "#868e96", "fontcolor": FAINT, "arrowhead": "odot", "penwidth": "1"},
     "aliases": {"arrowhead": "odot", "style": "dashed"},
+    "tangent": {"color": ORANGE, "penwidth": "1.8"},
     "cut": {"style": "dashed", "color": "#868e96", "fontcolor": FAINT, "arrowhead": "tee"},
     "cut due": {"color": RED, "fontcolor": RED, "penwidth": "1.6"},
     "again": {"constraint": "false"},  # closes a loop
@@ -213,6 +214,7 @@ BOLD = [role for role, look in LINES.items() if "font-weight" in look]
 
 LEGEND = {
     "data": "─▸ data",
+    "tangent": "━▸ data with a tangent",
     "flowed": "╌▸ gradient",
     "idle": "╌▹ next_functions",
     "saved": "┈▸ saved for backward",
@@ -300,6 +302,7 @@ def edge_classes(edge: Edge) -> list[str]:
         "odd": has_odd(edge.value),
         "cut": bool(edge.cut),
         "due": edge.due,
+        "tangent": edge.tangent,
         "again": edge.again,
     }
     return [edge.kind, *(name for name, holds in flags.items() if holds)]

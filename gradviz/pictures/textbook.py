@@ -7,18 +7,20 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
 from gradviz.errors import GradvizError
-from gradviz.events.kinds import Kind, NodeMade, Produced
+from gradviz.events.kinds import Kind, NodeMade, Produced, TangentPushed
 from gradviz.graph.model import GRAD_FN, LEAF, TENSOR, Graph
 from gradviz.pictures.node_text import Line, added_told
 from gradviz.pictures.scene import Link, Scene, Thing, about
-from gradviz.query.chain_step import ChainStep, chain_step
+from gradviz.query.chain_step import ChainStep, chain_step, pushed_through
 from gradviz.query.moment import Moment
 from gradviz.query.ops import operator_of
 from gradviz.query.writes import SilentWrite, used_otherwise
 from gradviz.tracefile import Snapshot
 from gradviz.words.chain import contributes, local, over, so_far
 from gradviz.words.escape import plain
+from gradviz.words.forward_mode import in_numbers, terms
 from gradviz.words.numbers import compact
+from gradviz.words.stop import Stop
 from gradviz.words.words import Words
 
 MOST = 40  # gates
@@ -73,7 +75,7 @@ class _Book:
         """The nodes of operations behind the roots, in the order of their making."""
         walked = self.query.nodes.walk([node for node, _ in self.roots])
         gates = [made for node in walked if (made := self.query.nodes.event(node)) is not None]
-        if not gates or len(gates) > MOST:
+        if not (gates or self._tangents) or len(gates) + len(self._tangents) > MOST:
             raise GradvizError(
                 f"--style textbook draws up to {MOST} operations with a grad_fn: there are {len(gates):,} here"
             )
@@ -88,7 +90,7 @@ class _Book:
         reached: dict[int, int] = {}
         for made in self.gates:
             reached[made.node] = length(made) + max((reached.get(edge.node, 0) for edge in made.edges), default=0)
-        return max(reached.values())
+        return max(reached.values(), default=0)
 
     def width(self, made: NodeMade) -> int:
         """The characters of a gate and of the wires behind it, side by side."""
@@ -142,7 +144,45 @@ class _Book:
                 ran = self._produced.get(step.made.node)
                 times = self._made(step.made), ran.index if ran is not None else 0
                 self.result.times[self.result.links[-1].id] = times
+        for pushed in self._tangents:
+            self._add_pushed(pushed)
         return self.result
+
+    # --- forward mode
+
+    @cached_property
+    def _tangents(self) -> list[TangentPushed]:
+        """The tangents of the last sweep of forward mode in the graph, in the order in which they were pushed."""
+        shown = {node.number for node in self.graph.nodes.values() if node.kind in (LEAF, TENSOR)}
+        sweep = self.query.modes.sweep_near(self.moment.k)
+        if sweep is None or not shown.issuperset(sweep.tangents) or sweep.seeds.keys() == sweep.tangents.keys():
+            return []
+        table = self.query.trace.table(Kind.TANGENT)
+        events = table.events[(table.events >= sweep.first) & (table.events <= sweep.last)].tolist()
+        return [event for event in map(table.object, events) if isinstance(event, TangentPushed)]
+
+    def _add_pushed(self, pushed: TangentPushed) -> None:
+        """A tensor with its tangent, and the gate that it comes from, with the local derivatives."""
+        stop = Stop(self.words, pushed.index)
+        wire, tangent = f"v{pushed.tensor}", plain(stop.compact(pushed.tangent), _LONGEST)
+        op, parts = pushed_through(self.query, pushed), terms(stop, pushed)
+        sums = in_numbers(stop, pushed)
+        equation = " = ".join(part for part in ("tangent", sums, tangent) if part)
+        lines: list[Line] = [("value", self._value(pushed.tensor)), *(("grad", line) for line in _broken(equation))]
+        self._add(Thing(wire, ["variable", "constant"] if op is None else ["on-wire"], lines, "", ""))
+        self.result.times.setdefault(wire, (pushed.index, pushed.index))
+        if op is None:
+            return
+        operator = operator_of(op.op, op.args) or _SYMBOLS.get(op.op, op.op)
+        gate = Thing(f"p{op.index}", ["gate"], [("name", plain(operator, 20))], plain(op.op, 60), "")
+        gate.lines += [("args", plain(line, _LONGEST)) for part in parts for line in _broken(part.local)]
+        self._add(gate)
+        self.result.times.setdefault(gate.id, (op.index, 0))
+        for tensor in dict.fromkeys(part.tensor for part in parts):
+            self._link(f"v{tensor}", gate.id, [], "tangent")
+            self.result.times[self.result.links[-1].id] = op.index, op.index
+        self._link(gate.id, wire, [], "out")
+        self.result.times[self.result.links[-1].id] = op.index, 0
 
     def _made(self, made: NodeMade) -> int:
         """The event of the operation of a gate."""

@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gradviz.events.field_types import Rule
-from gradviz.events.kinds import NodeMade, Produced, Received
+from gradviz.events.kinds import NodeMade, OpRan, Produced, Received, TangentPushed
 from gradviz.query.gradient_paths import rounding
 from gradviz.query.query import Query
 from gradviz.tracefile import Snapshot
@@ -390,3 +390,67 @@ def quotient(elementwise: bool, upstream: Snapshot | None, downstream: Snapshot 
     with np.errstate(all="ignore"):
         ratio = down / up
     return ratio if np.all(np.isfinite(ratio)) else None
+
+
+# --- forward mode
+
+
+class Push(NamedTuple):
+    """A term of the tangent of an op's output: an input by its position, its tangent, and the local derivative in
+    numbers; None unless the terms add up to the recorded tangent."""
+
+    position: int
+    tangent: int
+    local: np.ndarray | None
+
+
+def pushed_through(query: Query, event: TangentPushed) -> OpRan | None:
+    """The op that a tangent was pushed through; None for the inputs of a sweep."""
+    tensors = query.tensors
+    return None if event.how == "make_dual" else tensors.op_behind(tensors.after(event.tensor, event.index))
+
+
+def pushes(query: Query, event: TangentPushed) -> list[Push]:
+    """The terms whose sum is the tangent of an op's output. Empty for the inputs of a sweep."""
+    op = pushed_through(query, event)
+    if op is None:
+        return []
+    before = max(op.index - 1, 0)  # an op in place replaces its input and the tangent of its input
+    tangents = [query.tensors.tangent(tensor, before) if tensor else 0 for tensor in op.inputs]
+    moved = {i: query.memory.value(tangent, event.index) for i, tangent in enumerate(tangents) if tangent}
+    result = query.memory.value(event.tangent, event.index)
+    local = _adding_up(query, op, before, moved, event)
+    moving = [i for i, value in moved.items() if value is None or value.array is None or np.any(value.array != 0)]
+    if not local and len(moving) == 1:
+        local = {moving[0]: quotient(op.rule.elementwise, moved[moving[0]], result)}
+    return [Push(i, tangents[i], local.get(i)) for i in moved]
+
+
+def _adding_up(
+    query: Query, op: OpRan, before: int, moved: dict[int, Snapshot | None], event: TangentPushed
+) -> dict[int, np.ndarray | None]:
+    """The local derivatives by the formulas of an op, if with the tangents they add up to the recorded tangent."""
+    rules = stated(op.rule, len(op.inputs))
+    values = {rules[i][0]: query.memory.value(tensor, before) for i, tensor in enumerate(op.inputs) if tensor}
+    values["out"] = query.memory.value(event.tensor, event.index)
+    names = {name: array for name, value in values.items() if value is not None and (array := _real(value)) is not None}
+    given = {i: None if value is None else _real(value) for i, value in moved.items()}
+    snapshot = query.memory.value(event.tangent, event.index)
+    recorded = None if snapshot is None else _real(snapshot)
+    local: dict[int, np.ndarray | None] = {}
+    total, scale = np.zeros(()), 0.0
+    try:
+        for i, tangent in given.items():
+            if recorded is None or tangent is None or not (op.rule.elementwise or is_number(rules[i][1])):
+                return {}
+            with np.errstate(all="ignore"):
+                local[i] = derivative = np.asarray(evaluated(rules[i][1], names), np.float64)
+                total = total + derivative * tangent
+                scale += float(np.max(np.abs(derivative * tangent), initial=0.0))
+        tolerance = _ROUNDINGS * rounding(query, event.tangent, event.index) * scale
+        agrees = (
+            recorded is not None and total.shape == recorded.shape and np.all(np.abs(total - recorded) <= tolerance)
+        )
+    except (NotationError, ValueError, TypeError):
+        return {}
+    return local if agrees else {}

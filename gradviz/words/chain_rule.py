@@ -22,7 +22,7 @@ from gradviz.words.chain import (
     summed,
 )
 from gradviz.words.escape import clean
-from gradviz.words.forward_mode import in_numbers, pushed_through, terms
+from gradviz.words.forward_mode import in_numbers, terms
 from gradviz.words.numbers import has_odd, value
 from gradviz.words.rows import added, needed_by, origin
 from gradviz.words.sentences import LONGEST, ended_by_error, saved_by, sentence
@@ -260,7 +260,7 @@ def _made_node(stop: Stop, made: kinds.NodeMade) -> Iterator[str]:
 
 def _tangent(stop: Stop, event: kinds.TangentPushed) -> Iterator[str]:
     say, name, value = stop.say, stop.called(event.tensor), stop.value(event.tangent)
-    if pushed_through(stop, event) is None:
+    if event.how == "make_dual":
         text = "{name} is given the tangent {value}: the direction in which to differentiate"
         yield say(text, name=name, value=value)
         return

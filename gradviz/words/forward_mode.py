@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 
 from gradviz.errors import GradvizError
-from gradviz.events.kinds import Accumulated, OpRan, Produced, Received, TangentPushed
-from gradviz.query.chain_step import is_number, quotient
-from gradviz.query.moment import Modes, Moment, Pair, Sweep
+from gradviz.events.kinds import Accumulated, Produced, Received, TangentPushed
+from gradviz.query.chain_step import pushed_through, pushes
+from gradviz.query.moment import Modes, Pair, Sweep
 from gradviz.tracefile import Snapshot
 from gradviz.words.chain import formulas, numbers_of
 from gradviz.words.escape import shortened
-from gradviz.words.numbers import brief, number, scalar
+from gradviz.words.numbers import number
 from gradviz.words.stop import Stop
 
 
@@ -37,42 +37,18 @@ class Term:
 
 def terms(stop: Stop, event: TangentPushed) -> list[Term]:
     """The terms whose sum is the tangent of an op's output. Empty for the inputs of a sweep."""
-    op = pushed_through(stop, event)
+    op = pushed_through(stop.query, event)
     if op is None:
         return []
     called = stop.words.inputs_called(op)
     named_formulas = formulas(op.rule, called)
-    # an op in place replaces its input and the tangent of its input
     moment = stop.query.at(max(op.index - 1, 0))
-    with_tangent = [i for i, tensor in enumerate(op.inputs) if tensor and moment.tangent(tensor)]
-    moving = [i for i in with_tangent if scalar(moment.value(moment.tangent(op.inputs[i]))) != 0]
     summands = []
-    for i in with_tangent:
+    for i, tangent, local in pushes(stop.query, event):
         tensor, (name, formula) = op.inputs[i], named_formulas[i] if i < len(named_formulas) else ("", "")
-        tangent = moment.tangent(tensor)
-        number = _known(moment, op, formula, called)
-        if not number and moving == [i]:
-            pushed = stop.moment.value(event.tangent)
-            number = numbers_of(quotient(op.rule.elementwise, moment.value(tangent), pushed))
         partial = stop.words.partial(event.tensor, tensor, name, before=tensor in op.outputs)
-        summands.append(Term(tensor, called[i], moment.value(tensor), partial, formula, number, tangent))
+        summands.append(Term(tensor, called[i], moment.value(tensor), partial, formula, numbers_of(local), tangent))
     return summands
-
-
-def pushed_through(stop: Stop, event: TangentPushed) -> OpRan | None:
-    """The op that a tangent was pushed through; None for the inputs of a sweep."""
-    tensors = stop.query.tensors
-    return None if event.how == "make_dual" else tensors.op_behind(tensors.after(event.tensor, stop.k))
-
-
-def _known(moment: Moment, op: OpRan, formula: str, called: list[str]) -> str:
-    """The value of a formula that is a number, or the name of an input; otherwise empty."""
-    if is_number(formula):
-        return formula.replace("−", "-")
-    for tensor, name in zip(op.inputs, called, strict=True):
-        if tensor and formula.strip("()") == name.strip("()"):
-            return brief(moment.value(tensor)) if scalar(moment.value(tensor)) is not None else ""
-    return ""
 
 
 def in_numbers(stop: Stop, event: TangentPushed) -> str:

@@ -16,6 +16,8 @@ import pytest
 import gradviz
 import gradviz.engine as torch
 from gradviz import page
+from gradviz.engine.autograd import forward_ad
+from gradviz.events.kinds import Kind
 from gradviz.graph.build import build
 from gradviz.page import views
 from gradviz.page.views import Trees
@@ -231,3 +233,19 @@ def test_the_norms_of_a_page_have_the_digits_for_the_norm_of_several(query: Quer
         *_, entry = states.of({leaf}, np.arange(last + 1))[leaf]["g"]
         grad = moment.value(moment.grad(leaf))
         assert entry[3] == pytest.approx(grad.stats.rms * math.sqrt(math.prod(grad.shape)), rel=1e-8)
+
+
+def test_a_box_has_its_tangent_from_the_event_at_which_it_came(tmp_path: Path) -> None:
+    path = tmp_path / "forward.gradviz"
+    with gradviz.record(path), forward_ad.dual_level():
+        w1 = forward_ad.make_dual(torch.tensor(2.0), torch.tensor(1.0))
+        w3 = w1 * torch.tensor(3.0)
+        w3.sum()
+    trace = gradviz.open(path)
+    pushed = trace.table(Kind.TANGENT).events.tolist()
+    nodes = views.view(build(trace), None, views.Shared(Words(trace)))["nodes"]
+    shown = {node.get("name"): node["tangent"] for node in nodes if "tangent" in node and "name" in node}
+    assert shown == {
+        "w1": {"since": pushed[0], "lines": ["tangent = 1"]},
+        "w3": {"since": pushed[1], "lines": ["tangent = 3", "= 3 × 1"]},
+    }

@@ -207,3 +207,33 @@ def test_a_result_with_the_name_of_the_root_is_told_from_it(tmp_path: Path) -> N
     assert re.search(rf"∂{first}/∂w", gates[0])
     assert before == second
     assert (last, len({first, second, last})) == ("y", 3)
+
+
+FORWARD = """
+import gradviz.engine as torch
+from gradviz.engine.autograd import forward_ad
+with forward_ad.dual_level():
+    w1 = forward_ad.make_dual(torch.tensor(2.0), torch.tensor(1.0))
+    w2 = forward_ad.make_dual(torch.tensor(3.0), torch.tensor(0.0))
+    w3 = w1 * w2
+    w4 = torch.sin(w1)
+    w5 = w3 + w4
+"""
+
+
+def test_forward_mode_is_drawn_with_the_sums_that_make_each_tangent(tmp_path: Path) -> None:
+    scene = scene_of(tmp_path, FORWARD)
+    assert texts(scene, "on-wire") == [
+        ["w3 = 6", "tangent = 3 × 1 + 2 × 0 = 3"],
+        ["w4 = 0.909297", "tangent = -0.416147 × 1 = -0.416147"],
+        ["w5 = 6.9093", "tangent = 1 × 3 + 1 × -0.416147 = 2.58385"],
+    ]
+    assert texts(scene, "gate")[0] == ["×", "∂w3/∂w1 = w2 = 3", "∂w3/∂w2 = w1 = 2"]
+    assert sum("tangent" in link.classes for link in scene.links) == 5
+
+
+def test_forward_mode_is_drawn_beside_reverse_mode(tmp_path: Path) -> None:
+    reverse = "x = torch.tensor(2.0, requires_grad=True)\ny = x * 3\ny.backward()\n"
+    wires = texts(scene_of(tmp_path, FORWARD + reverse), "on-wire")
+    assert ["y = 6 (root)", "∂y/∂y = 1"] in wires
+    assert ["w3 = 6", "tangent = 3 × 1 + 2 × 0 = 3"] in wires

@@ -1,9 +1,13 @@
 """The report: findings, curves and the picture of a run on one HTML page, in one file without network access."""
 
-import sys
+import base64
+import hashlib
+import json
+import zlib
 from dataclasses import dataclass, field
 from html import escape
 from importlib.resources import files
+from typing import Any
 
 import numpy as np
 
@@ -33,14 +37,8 @@ COLOURS = (
     "#f783ac",
 )
 MOST = 10  # the most curves in one chart of one run, which differ by colour
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 520, 220, 56, 28, 22, 30  # right: half a number of passes
 _MOST_POINTS = 400  # the most points of a curve; a longer curve has the least and the largest of each stretch
 _SMALL = 110, 20  # width and height of the charts of a table
-_LABELS = 6
-_MOST_NUMBERS = 9, 5  # the most steps from one number of a pass to the next; of wide numbers
-_WIDE = 10_000
-_LARGEST_DECADE = sys.float_info.max_10_exp
-_LARGEST = sys.float_info.max / 100  # the largest value on a linear scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,31 +48,6 @@ class Series:
     name: str
     at: np.ndarray
     values: np.ndarray
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A vertical line at a pass or step, with a link."""
-
-    at: int
-    label: str
-    link: str
-
-
-def chart(series: list[Series], colours: list[str], marks: list[Mark], linear: bool = False) -> str:
-    """The curves as an SVG element that is as wide as its container, each in its colour. The scale is logarithmic, or
-    `linear`."""
-    values = np.concatenate([one.values for one in series])
-    places = np.concatenate([one.at for one in series])
-    frame = _Frame(float(places.min()), float(places.max()), *_extent(values, linear), linear)
-    parts = [
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" class="chart">',
-        *frame.grid(),
-        *(frame.curve(one, colour) for one, colour in zip(series, colours, strict=True)),
-        *(frame.mark(mark) for mark in marks),  # above the curves: they are links
-        "</svg>",
-    ]
-    return "\n".join(parts)
 
 
 def is_clearer_linear(series: list[Series]) -> bool:
@@ -87,12 +60,12 @@ def is_clearer_linear(series: list[Series]) -> bool:
 def small_chart(series: Series) -> str:
     """One curve without axes, logarithmic, for a cell of a table."""
     width, height = _SMALL
-    low, high = _extent(series.values, False)
     at, values = _thinned(series)
     known = np.isfinite(values) & (values > 0)
     at, values = at[known].astype(float), np.log10(values[known])
     if not len(at):
         return ""
+    low, high = float(values.min()) - 0.1, float(values.max()) + 0.1
     span = max(float(series.at.max() - series.at.min()), 1.0)
     xs = 2 + (at - series.at.min()) / span * (width - 4)
     ys = height - 2 - (values - low) / (high - low) * (height - 4)
@@ -117,16 +90,6 @@ def bars(counts: np.ndarray, low: float, high: float) -> str:
     return f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" class="bars">{line}{shown}</svg>'
 
 
-def _extent(values: np.ndarray, linear: bool) -> tuple[float, float]:
-    """The least and the largest value on a scale, with a margin; as logarithms unless it is linear."""
-    known = values[np.isfinite(values) & (linear | (values > 0))]
-    known = np.clip(known, -_LARGEST, _LARGEST) if linear else np.log10(known)
-    low, high = (float(known.min()), float(known.max())) if len(known) else (-1.0, 1.0)
-    least = 0.05 * max(abs(low), abs(high)) or 0.1
-    margin = max(0.05 * (high - low), least if linear else 0.1)
-    return low - margin, high + margin
-
-
 def _thinned(series: Series) -> tuple[np.ndarray, np.ndarray]:
     """The points of a curve. A long curve has the least and the largest finite point of each stretch, and a point
     that is not finite for each stretch that has any."""
@@ -148,112 +111,13 @@ def _thinned(series: Series) -> tuple[np.ndarray, np.ndarray]:
     return series.at[places], series.values[places]
 
 
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    """The scales: the first and last place, and the least and largest value, as decimal logarithms unless the scale
-    is linear."""
-
-    first: float
-    last: float
-    low: float
-    high: float
-    linear: bool
-
-    def x(self, place: float) -> float:
-        share = (place - self.first) / (self.last - self.first) if self.last > self.first else 0.5
-        return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
-
-    def y(self, value: float) -> float:
-        if value <= 0 and not self.linear:
-            return _HEIGHT - _BOTTOM
-        height = value if self.linear else float(np.log10(value))
-        return _HEIGHT - _BOTTOM - (height - self.low) / (self.high - self.low) * (_HEIGHT - _TOP - _BOTTOM)
-
-    def grid(self) -> list[str]:
-        """Lines at round values, and the numbers of passes or steps."""
-        parts = []
-        for value in self._round_values() if self.linear else self._values():
-            y, text = self.y(value), f"{value:.6g}"
-            parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-            parts.append(_label(_LEFT - 6, y + 4, text, "end"))
-        parts += [
-            _label(self.x(place), _HEIGHT - 8, f"{place:,}", "middle")
-            for place in _numbers(round(self.first), round(self.last))
-        ]
-        return parts
-
-    def _values(self) -> list[float]:
-        """Powers of ten; values between them too if there are few."""
-        decades = range(int(np.floor(self.low)), min(int(np.ceil(self.high)), _LARGEST_DECADE) + 1)
-        every = max(1, -(-len(decades) // _LABELS))
-        steps = (1, 2, 5) if self.high - self.low < 2 else (1,)
-        values = [step * 10.0**decade for decade in decades if decade % every == 0 for step in steps]
-        return [value for value in values if self.low <= np.log10(value) <= self.high]
-
-    def _round_values(self) -> list[float]:
-        """Multiples of 1, 2 or 5 times a power of ten."""
-        rough = (self.high - self.low) / _LABELS
-        decade = 10.0 ** np.floor(np.log10(rough))
-        step = next(float(decade * factor) for factor in (1, 2, 5, 10) if decade * factor >= rough * 0.999)
-        first, last = int(np.ceil(self.low / step)), int(np.floor(self.high / step))
-        return [number * step for number in range(first, last + 1)]
-
-    def curve(self, series: Series, colour: str) -> str:
-        """The stretches of finite values as lines, the other stretches as marks at the upper edge."""
-        at, values = _thinned(series)
-        finite = np.isfinite(values)
-        bounds = np.flatnonzero(np.diff(finite.astype(int))) + 1
-        parts = []
-        for places, points in zip(np.split(at, bounds), np.split(values, bounds), strict=True):
-            xs = [self.x(place) for place in places.tolist()]
-            parts.append(self._line(xs, points.tolist(), colour) if np.isfinite(points[0]) else _odd(xs))
-        return f"<g><title>{escape(visible(series.name))}</title>{''.join(parts)}</g>"
-
-    def _line(self, xs: list[float], values: list[float], colour: str) -> str:
-        ys = [self.y(value) for value in values]
-        if len(xs) == 1:
-            return f'<circle cx="{xs[0]:.1f}" cy="{ys[0]:.1f}" r="2.5" fill="{colour}"/>'
-        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(xs, ys, strict=True))
-        return f'<polyline points="{points}" fill="none" stroke="{colour}"/>'
-
-    def mark(self, mark: Mark) -> str:
-        x = self.x(min(max(mark.at, self.first), self.last))
-        return (
-            f'<a href="{escape(mark.link)}"><rect x="{x - 9:.1f}" width="18" height="{_HEIGHT - _BOTTOM}" '
-            f'fill="transparent"/><line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP - 6}" '
-            f'y2="{_HEIGHT - _BOTTOM}"/><text class="mark" x="{x:.1f}" y="12" text-anchor="middle">'
-            f"{escape(mark.label)}</text></a>"
-        )
-
-
-def _numbers(first: int, last: int) -> list[int]:
-    """The first and the last pass or step, and round numbers between them that are not too near to these."""
-    most = _MOST_NUMBERS[last >= _WIDE]
-    step = next(
-        factor * 10**decade
-        for decade in range(_LARGEST_DECADE)
-        for factor in (1, 2, 5)
-        if last - first <= most * factor * 10**decade
-    )
-    between = range(-(-(first + 1) // step) * step, last, step)
-    return sorted({first, last} | {number for number in between if min(number - first, last - number) >= 0.8 * step})
-
-
-def _odd(xs: list[float]) -> str:
-    """A mark where a curve stops being finite, and a line along the upper edge while it is not."""
-    x, end = xs[0], xs[-1]
-    return (
-        f'<line class="odd" x1="{x:.1f}" x2="{end:.1f}" y1="{_TOP}" y2="{_TOP}"/>'
-        f'<path class="odd" d="M{x - 4:.1f} {_TOP - 6}h8l-4 7z"><title>not finite</title></path>'
-    )
-
-
-def _label(x: float, y: float, text: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{text}</text>'
-
-
 _MOST_COLUMNS = 6  # the most passes that have a column of their own in the table of distributions
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src '{}'; base-uri 'none'; form-action 'none'"
+_CONTROLS = """<div id="controls" hidden><label>names <input id="filter" type="search" placeholder="all"></label>
+<label>mean over <select id="mean"><option>1<option>5<option>20<option>100</select></label>
+<label>scale <select id="scale"><option value="fitting">as it fits<option>logarithmic<option>linear</select></label>
+<span class="quiet">drag to enlarge a stretch in all charts</span> <button id="whole" hidden>show all</button></div>
+<noscript><p class="quiet">The curves are drawn by a script, which is turned off here.</p></noscript>"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,17 +251,20 @@ class Report:
 
 def html(report: Report) -> str:
     """The report as an HTML document."""
-    style = files("gradviz.pictures").joinpath("report.css").read_text(encoding="utf-8")
+    here = files("gradviz.pictures")
+    style, script = (here.joinpath(f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
+    script = "{\n" + script + "}\n"
+    allowed = "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY.format(allowed)}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{_text(report.title)} · gradviz report</title><style>{style}</style></head><body>",
         _header(report),
         "<main>",
         *(text for _, text in _sections(report)),
-        "</main></body></html>",
+        f"</main><script>{script}</script></body></html>",
     ]
     return "\n".join(parts)
 
@@ -490,22 +357,27 @@ def _excerpt(excerpt: Excerpt | None) -> str:
 
 
 def _curves(report: Report) -> str:
-    marks = [Mark(item.in_pass, str(item.number), f"#finding-{item.number}") for item in report.items if item.in_pass]
+    marks = [(item.in_pass, str(item.number), f"#finding-{item.number}") for item in report.items if item.in_pass]
     colours = _colours(report)
     drawn_first = sorted(report.charts, key=lambda one: not one.series)
     parts = "".join(_chart(one, colours, marks if one.marks else []) for one in drawn_first)
-    return f'<section id="curves"><h2>Curves</h2><div class="charts">{parts}</div></section>'
+    return f'<section id="curves"><h2>Curves</h2>{_CONTROLS}<div class="charts">{parts}</div></section>'
 
 
 def _colours(report: Report) -> dict[str, str]:
-    """The colour of each curve, by its name: the same in all charts. The names of runs and modules come first."""
+    """The colour of each curve by its name, the same in all charts and, unless two names meet, in all reports."""
     names = dict.fromkeys(run.name for run in report.runs if run.is_drawn)
     charts = sorted(report.charts, key=lambda one: -len(one.series))
     names |= dict.fromkeys(series.name for one in charts for series in one.series)
-    return {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
+    colours: dict[str, str] = {}
+    for name in names:
+        first = zlib.crc32(name.encode()) % MOST
+        ordered = COLOURS[first:MOST] + COLOURS[:first] + COLOURS[MOST:]  # the pale ones last
+        colours[name] = next((colour for colour in ordered if colour not in colours.values()), ordered[0])
+    return colours
 
 
-def _chart(one: Drawn, colours: dict[str, str], marks: list[Mark]) -> str:
+def _chart(one: Drawn, colours: dict[str, str], marks: list[tuple[int, str, str]]) -> str:
     note = f"<p class='quiet'>{_text(one.note)}</p>" if one.note else ""
     if not one.series:
         return f"<figure><h3>{_text(one.title)}</h3>{note}</figure>"
@@ -513,9 +385,28 @@ def _chart(one: Drawn, colours: dict[str, str], marks: list[Mark]) -> str:
         f'<li><b style="background:{colours[series.name]}"></b>{_text(series.name)}<span>{_last(series)}</span></li>'
         for series in one.series
     )
-    of_each = [colours[series.name] for series in one.series]
-    drawn = chart(one.series, of_each, marks, is_clearer_linear(one.series))
-    return f'<figure><h3>{_text(one.title)}</h3>{drawn}<ul class="legend">{names}</ul>{note}</figure>'
+    curves = escape(json.dumps(chart_data(one, colours, marks), separators=(",", ":")))
+    plot = f'<div class="plot" data-curves="{curves}"></div>'
+    return f'<figure><h3>{_text(one.title)}</h3>{plot}<ul class="legend">{names}</ul>{note}</figure>'
+
+
+def chart_data(one: Drawn, colours: dict[str, str], marks: list[tuple[int, str, str]]) -> dict[str, Any]:
+    """What the script of a report draws a chart from. A value that is not finite is None."""
+    return {
+        "axis": one.title.rpartition(" ")[2],
+        "linear": is_clearer_linear(one.series),
+        "marks": marks,
+        "series": [
+            {
+                "name": visible(series.name),
+                "colour": colours[series.name],
+                "at": at.tolist(),
+                "values": [float(f"{value:.6g}") if np.isfinite(value) else None for value in values.tolist()],
+            }
+            for series in one.series
+            for at, values in [_thinned(series)]
+        ],
+    }
 
 
 def _model(report: Report) -> str:

@@ -181,3 +181,26 @@ whole.addEventListener("click", () => Object.keys(zoomed).forEach((axis) => enla
 for (const [control, event] of [[filter, "input"], [mean, "change"], [scale, "change"]]) control.addEventListener(event, drawAll);
 controls.hidden = !charts.length;
 drawAll();
+
+// --- the small charts of the tables: a curve without axes, on a logarithmic scale, and a histogram
+
+for (const cell of document.querySelectorAll("[data-curve]")) {
+  const { at, values } = JSON.parse(cell.dataset.curve);
+  const known = at.map((place, i) => [place, Math.log10(values[i])]).filter((_, i) => values[i] > 0);
+  const heights = known.map((point) => point[1]);
+  const [low, high] = [Math.min(...heights) - 0.1, Math.max(...heights) + 0.1];
+  const points = known.map(([place, height]) => [
+    2 + ((place - at[0]) / Math.max(at[at.length - 1] - at[0], 1)) * 106, 18 - ((height - low) / (high - low)) * 16,
+  ]);
+  const line = points.length === 1 ? svg("circle", { cx: points[0][0], cy: points[0][1], r: 2 }) : svg("polyline", { points: points.join(" ") });
+  if (points.length) cell.append(svg("svg", { class: "small", viewBox: "0 0 110 20", width: 110, height: 20 }, line));
+}
+
+for (const cell of document.querySelectorAll("[data-bars]")) {
+  const [low, high, counts] = JSON.parse(cell.dataset.bars);
+  const [step, tallest] = [110 / counts.length, Math.max(1, ...counts)];
+  const bars = counts.map((count, i) => svg("rect", { x: i * step, width: step - 0.4, y: 20 - (20 * count) / tallest, height: (20 * count) / tallest }));
+  const zero = (-110 * low) / (high - low);
+  if (low < 0 && high > 0) bars.unshift(svg("line", { x1: zero, x2: zero, y2: 20 }));
+  cell.append(svg("svg", { class: "bars", viewBox: "0 0 110 20", width: 110, height: 20 }, ...bars));
+}

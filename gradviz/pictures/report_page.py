@@ -14,31 +14,12 @@ import numpy as np
 from gradviz.sets import distinct
 from gradviz.words.escape import visible
 
-COLOURS = (
-    "#1c7ed6",
-    "#e8590c",
-    "#2b8a3e",
-    "#ae3ec9",
-    "#c92a2a",
-    "#0c8599",
-    "#a6611a",
-    "#5f3dc4",
-    "#868e96",
-    "#d6336c",
-    "#4dabf7",
-    "#ffa94d",
-    "#69db7c",
-    "#da77f2",
-    "#ff8787",
-    "#3bc9db",
-    "#dab280",
-    "#9775fa",
-    "#adb5bd",
-    "#f783ac",
-)
+COLOURS = (  # the pale ones last
+    "#1c7ed6 #e8590c #2b8a3e #ae3ec9 #c92a2a #0c8599 #a6611a #5f3dc4 #868e96 #d6336c"
+    " #4dabf7 #ffa94d #69db7c #da77f2 #ff8787 #3bc9db #dab280 #9775fa #adb5bd #f783ac"
+).split()
 MOST = 10  # the most curves in one chart of one run, which differ by colour
 _MOST_POINTS = 400  # the most points of a curve; a longer curve has the least and the largest of each stretch
-_SMALL = 110, 20  # width and height of the charts of a table
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,39 +36,6 @@ def is_clearer_linear(series: list[Series]) -> bool:
     values = np.concatenate([one.values for one in series])
     known = values[np.isfinite(values)]
     return len(known) > 0 and bool(known.min() < 0 or known.max() < 10 * known.min())
-
-
-def small_chart(series: Series) -> str:
-    """One curve without axes, logarithmic, for a cell of a table."""
-    width, height = _SMALL
-    at, values = _thinned(series)
-    known = np.isfinite(values) & (values > 0)
-    at, values = at[known].astype(float), np.log10(values[known])
-    if not len(at):
-        return ""
-    low, high = float(values.min()) - 0.1, float(values.max()) + 0.1
-    span = max(float(series.at.max() - series.at.min()), 1.0)
-    xs = 2 + (at - series.at.min()) / span * (width - 4)
-    ys = height - 2 - (values - low) / (high - low) * (height - 4)
-    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(xs.tolist(), ys.tolist(), strict=True))
-    line = f'<polyline points="{points}"/>' if len(at) > 1 else f'<circle cx="{xs[0]:.1f}" cy="{ys[0]:.1f}" r="2"/>'
-    return f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" class="small">{line}</svg>'
-
-
-def bars(counts: np.ndarray, low: float, high: float) -> str:
-    """A histogram from `low` to `high`, with a line at 0 if that lies between them."""
-    width, height = _SMALL
-    tallest = max(int(counts.max()), 1)
-    step = width / len(counts)
-    shown = "".join(
-        f'<rect x="{place * step:.1f}" y="{height * (1 - count / tallest):.1f}" width="{step - 0.4:.1f}" '
-        f'height="{height * count / tallest:.1f}"/>'
-        for place, count in enumerate(counts.tolist())
-        if count
-    )
-    zero = width * -low / (high - low)
-    line = f'<line x1="{zero:.1f}" x2="{zero:.1f}" y2="{height}"/>' if low < 0 < high else ""
-    return f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" class="bars">{line}{shown}</svg>'
 
 
 def _thinned(series: Series) -> tuple[np.ndarray, np.ndarray]:
@@ -372,7 +320,7 @@ def _colours(report: Report) -> dict[str, str]:
     colours: dict[str, str] = {}
     for name in names:
         first = zlib.crc32(name.encode()) % MOST
-        ordered = COLOURS[first:MOST] + COLOURS[:first] + COLOURS[MOST:]  # the pale ones last
+        ordered = COLOURS[first:MOST] + COLOURS[:first] + COLOURS[MOST:]
         colours[name] = next((colour for colour in ordered if colour not in colours.values()), ordered[0])
     return colours
 
@@ -397,16 +345,15 @@ def chart_data(one: Drawn, colours: dict[str, str], marks: list[tuple[int, str, 
         "linear": is_clearer_linear(one.series),
         "marks": marks,
         "series": [
-            {
-                "name": visible(series.name),
-                "colour": colours[series.name],
-                "at": at.tolist(),
-                "values": [float(f"{value:.6g}") if np.isfinite(value) else None for value in values.tolist()],
-            }
-            for series in one.series
-            for at, values in [_thinned(series)]
+            {"name": visible(series.name), "colour": colours[series.name], **_points(series)} for series in one.series
         ],
     }
+
+
+def _points(series: Series) -> dict[str, list[Any]]:
+    at, values = _thinned(series)
+    known = [float(f"{value:.6g}") if np.isfinite(value) else None for value in values.tolist()]
+    return {"at": at.tolist(), "values": known}
 
 
 def _model(report: Report) -> str:
@@ -456,7 +403,8 @@ def _spread(label: str, histogram: Bars | None) -> str:
         return "<td></td>"
     low, high, counts = histogram
     ends = f"<div><span>{low:.3g}</span> <span>{high:.3g}</span></div>"
-    return f'<td class="spread"><b>{label}</b>{bars(counts, low, high)}{ends}</td>'
+    bars = escape(json.dumps([low, high, counts.tolist()]))
+    return f'<td class="spread"><b>{label}</b><i data-bars="{bars}"></i>{ends}</td>'
 
 
 def _profile(report: Report) -> str:
@@ -495,7 +443,9 @@ def _row(row: Row, has_changes: bool) -> str:
 def _cell(series: Series | None) -> str:
     if series is None:
         return "<td></td>"
-    return f'<td class="curve">{small_chart(series)}<span>{_last(series)}</span></td>'
+    return (
+        f'<td class="curve"><i data-curve="{escape(json.dumps(_points(series)))}"></i><span>{_last(series)}</span></td>'
+    )
 
 
 def _last(series: Series) -> str:

@@ -292,7 +292,7 @@ def test_the_model_and_the_distributions_are_tables(reported: Callable[[str], st
         ("1 <span>×15</span>", "Tanh", ""),
     ]
     spread = page[page.index('id="distributions"') :]
-    assert spread.count('class="bars"') == 2 * 3  # parameters and gradients, at three passes
+    assert spread.count("<i data-bars=") == 2 * 3  # parameters and gradients, at three passes
 
 
 @pytest.fixture

@@ -369,6 +369,6 @@ def test_the_report_shows_them(tmp_path: Path, gradviz_here: Callable[..., subpr
     assert gradviz_here("report", "program.gradviz", "-o", "report.html").returncode == 0
     page = (tmp_path / "report.html").read_text().partition('<section id="distributions">')[2]
     row = page.partition('<tr><th scope="row">net</th><td>activation</td>')[2].partition("</tr>")[0]
-    assert row.count('class="bars"') == 2
+    assert row.count("<i data-bars=") == 2
     assert "<b>1</b>" in row
     assert "<b>2</b>" in row

@@ -395,7 +395,7 @@ class Exercise:
 
     def remind(self, session: Session) -> None:
         """Ask the open question, if the session is at its place."""
-        is_free = not (session.page or session.help or session.message)
+        is_free = not (session.page or session.message)
         if self.question is not None and is_free and self.asks_at(session.position):
             session.message = self.say("question", ask=self.question.ask[self.language])
 

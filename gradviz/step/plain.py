@@ -8,7 +8,7 @@ from gradviz.step import CommandError
 from gradviz.step.group import Group
 from gradviz.step.plain_stop import describe
 from gradviz.step.state import Session
-from gradviz.step.verbs import groups_elsewhere, help_rows, parse, run, run_together
+from gradviz.step.verbs import parse, run, run_together
 from gradviz.words.escape import clean
 
 _COMMAND = re.compile(r"""(?:"[^"]*"|'[^']*'|(?<=\S)#|[^;#])*""")
@@ -76,10 +76,6 @@ def said_by_each(group: Group, line: str) -> list[str]:
 
 def told(session: Session, moved: bool = True) -> Iterator[str]:
     """The output after one command. It includes the stop if the session has `moved`, or has no message."""
-    if session.help:
-        for usage, keys, words in help_rows(groups_elsewhere(session), session.words.language):
-            yield f"  {usage:<21} {words}" if keys else f"{usage}"
-        return
     if session.message:
         yield session.message
     if session.page:

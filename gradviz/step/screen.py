@@ -1,6 +1,6 @@
 """Draws a session as a full screen, in exactly the terminal's size."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -13,7 +13,6 @@ from gradviz.step.leaves import WITH_TREND, View, leaves
 from gradviz.step.neighbourhood import drawn
 from gradviz.step.state import Session
 from gradviz.step.timeline import legend, pass_line, timeline
-from gradviz.step.verbs import groups_elsewhere, help_rows
 from gradviz.words.chain_rule import why_if_any
 from gradviz.words.escape import clean
 from gradviz.words.forward_mode import both_modes
@@ -79,8 +78,6 @@ class Screen:
 
     def _body(self, stop: Stop, width: int, height: int) -> list[Text]:
         session, language = self.session, stop.words.language
-        if session.help:
-            return help_lines(width, height, groups_elsewhere(session), language)
         if session.page:
             goes_on = "space" in session.page_keys
             return page_lines(session.page, width, height, session.scrolled, goes_on, language)
@@ -301,9 +298,6 @@ def together_label(session: Session) -> str:
     return " · ".join(filter(None, (clean(label_of(session.trace)), clock_text(session))))
 
 
-TWO_COLUMNS = 110  # from this many columns on, the help has two columns
-
-
 def page_lines(
     lines: list[str], width: int, height: int, scrolled: int = 0, goes_on: bool = False, language: str = "en"
 ) -> list[Text]:
@@ -344,7 +338,6 @@ def wrapped(lines: list[str], width: int) -> list[Text]:
 _ANY_KEY = "Press any key to continue."
 _NEXT_PART = "Part {part} of {count}: Space for the next, any other key to leave."
 _LAST_PART = "Part {part} of {count}: b for the previous, any other key to leave."
-_SIGNS = "  Time: ● here  ✗ error  ! NaN or inf  ◆ breakpoint  * bookmark  ~ in place"
 
 
 def first_lines(stop: Stop, width: int) -> list[Text]:
@@ -378,47 +371,4 @@ _BEGINNINGS = (
     ("!", "the first event with NaN or inf, or the first error; then y"),
     ("who w", "the line that last changed w; again: the change before that"),
     ("?", "everything else"),
-)
-
-
-def help_lines(width: int, height: int, left_out: Collection[str], language: str = "en") -> list[Text]:
-    """The list of verbs, in two columns if there is room. If it is too long, only names and keys."""
-    rows = help_rows(left_out, language)
-    lines = [_help_row(*row, width=width if width < TWO_COLUMNS else width // 2) for row in rows]
-    room = height - 2
-    if width >= TWO_COLUMNS:
-        half = (len(lines) + 1) // 2
-        left, right = lines[:half], lines[half:]
-        lines = [beside(left, right, row, width // 2 - 3) for row in range(half)]
-    elif len(lines) > room:
-        return _compact_help(rows, width, height, language)
-    signs, any_key = Text(said(language, _SIGNS)), Text(f"  {said(language, _ANY_KEY)}", style="dim")
-    return [*lines[: room - 2], Text(), signs, any_key]
-
-
-def _help_row(usage: str, keys: str, words: str, width: int) -> Text:
-    if not keys:
-        return Text(f" {usage}", style="bold")
-    line = Text().append(f"  {usage:<21}", style="bold").append(f"{' '.join(keys.split()[:3]):<11}", style="cyan")
-    return fitted(line.append(words), width - 3)
-
-
-def _compact_help(rows: list[tuple[str, str, str]], width: int, height: int, language: str) -> list[Text]:
-    """Only keys and names, in as many columns as fit."""
-    verbs = [(usage.split()[0], keys.split()[0]) for usage, keys, _ in rows if keys]
-    columns = max(width // 26, 1)
-    per = -(-len(verbs) // columns)
-    lines = [Text(f" {said(language, 'Keys and commands')}", style="bold")]
-    for row in range(per):
-        line = Text()
-        for name, key in verbs[row::per]:
-            line.append(f"  {key:>5} ", style="bold cyan").append(f"{name:<18}")
-        lines.append(line)
-    lines += [Text(), *(Text(said(language, words)) for words in (*_MORE_HELP, _SIGNS))]
-    return [*lines[: height - 1], Text(f"  {said(language, _ANY_KEY)}", style="dim")]
-
-
-_MORE_HELP = (
-    "  Type : and a command with its argument, such as :until grad.rms < 1e-7",
-    "  :help VERB explains one verb, :help fields lists the fields of predicates",
 )

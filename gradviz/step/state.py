@@ -86,7 +86,6 @@ class Session:
         self.page: list[str] = []
         self.page_keys: dict[str, str] = {}  # keys of the page, and the command of each
         self.scrolled = 0  # screens of the page
-        self.help = ""
         self.over = False
         self.announce: Callable[[str], None] = lambda text: None  # shows a text before a slow command
         self._stop = lru_cache(maxsize=64)(lambda k: Stop(self.words, k))

@@ -139,12 +139,12 @@ class Terminal:
         return [*labels, *(f"{label}.grad" for label in labels), *NAMES]
 
     def _put_away(self, key: str) -> bool:
-        """Scroll a long page. Any other key closes the page or the help, also `q`, as the page says; in plain text `q`
+        """Scroll a long page. Any other key closes the page, also `q`, as the page says; in plain text `q`
         ends the session, as nothing is to be closed. Returns whether the key was handled."""
         session = self.session
-        if not (session.help or session.page) or (key == "q" and self.plain):
+        if not session.page or (key == "q" and self.plain):
             return False
-        if key in _READ_ON and session.page and not self.plain and has_more(session, *self.console.size):
+        if key in _READ_ON and not self.plain and has_more(session, *self.console.size):
             session.scrolled += 1
         elif key in _READ_BACK and session.scrolled:
             session.scrolled -= 1
@@ -152,7 +152,7 @@ class Terminal:
             self._obey(command)
         else:
             for one in self.group.shown:
-                one.help, one.page, one.message, one.scrolled = "", [], "", 0
+                one.page, one.message, one.scrolled = [], "", 0
                 one.page_keys = {}
         for one in self.group.shown:
             one.scrolled = session.scrolled

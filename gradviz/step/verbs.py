@@ -248,7 +248,7 @@ class Verb:
 
 def _help(session: Session, argument: str) -> None:
     if not argument:
-        session.help = "verbs"
+        session.page = help_page(groups_elsewhere(session), session.words.language)
     elif argument == "fields":
         session.page = fields_help(session.say)
     else:
@@ -432,7 +432,6 @@ def obey(session: Session, line: str) -> None:
 def run(session: Session, verb: Verb, argument: str = "") -> None:
     """Clear the last output and run a verb."""
     session.message = ""
-    session.help = ""
     session.page, session.page_keys = [], {}
     session.scrolled = 0
     if not verb.near:
@@ -466,20 +465,30 @@ def groups_elsewhere(session: Session) -> list[str]:
     return [title for title, is_here in ((LESSON, session.exercise is not None), (RANKS, are_together)) if not is_here]
 
 
-def help_rows(left_out: Collection[str] = (), language: str = "en") -> list[tuple[str, str, str]]:
-    """The rows of the help: for each verb its command, its keys and its help text. A row with only a title begins a
-    group. Groups in `left_out` are omitted."""
-    rows = []
-    for title, verbs in GROUPS.items():
-        if title in left_out:
-            continue
-        rows.append((said(language, title), "", ""))
-        for verb in verbs:
-            keys = " ".join(KEY_SIGNS.get(key, key) for key in verb.keys.split()) or ":"
-            rows.append((verb.usage, keys, said(language, verb.help)))
-    return rows
+def help_page(left_out: Collection[str] = (), language: str = "en") -> list[str]:
+    """All keys at a glance, and then the verbs by groups: the command, its keys and what it does. Groups in `left_out`
+    are omitted."""
+    groups = {title: verbs for title, verbs in GROUPS.items() if title not in left_out}
+    signs = {
+        verb: [KEY_SIGNS.get(key, key) for key in verb.keys.split()[:3]] or [":"]
+        for verbs in groups.values()
+        for verb in verbs
+    }
+    cells = [f"{keys[0]:>5} {verb.name:<18}" for verb, keys in signs.items()]
+    per_column = -(-len(cells) // 3)
+    lines = [said(language, "Keys and commands"), *("".join(cells[row::per_column]) for row in range(per_column))]
+    lines += [said(language, text) for text in _ABOUT_HELP]
+    for title, verbs in groups.items():
+        lines.append(said(language, title))
+        lines += [f"  {verb.usage:<21} {' '.join(signs[verb]):<11} {said(language, verb.help)}" for verb in verbs]
+    return lines
 
 
+_ABOUT_HELP = (
+    "  Type : and a command with its argument, such as :until grad.rms < 1e-7",
+    "  :help VERB explains one verb, :help fields lists the fields of predicates",
+    "  Time: ● here  ✗ error  ! NaN or inf  ◆ breakpoint  * bookmark  ~ in place",
+)
 PREDICATES = (
     "break and until take a predicate over the event, such as",
     '  grad.rms < 1e-7      op == "log" and out.min <= 0      nan or inf      line == 12',

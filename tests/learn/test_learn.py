@@ -21,7 +21,7 @@ from gradviz.errors import GradvizError
 from gradviz.events.kinds import OpRan
 from gradviz.learn.lesson import Lesson, _expected, is_right, is_word, lesson_called, lessons
 from gradviz.page.page_texts import LITERAL, static_texts
-from gradviz.step import CommandError, screen
+from gradviz.step import CommandError, screen, verbs
 from gradviz.step.group import Group
 from gradviz.step.plain_stop import describe
 from gradviz.step.state import Session
@@ -349,7 +349,7 @@ def test_the_stepper_s_own_words_have_korean_ones() -> None:
     texts = [*GROUPS, *(verb.help for verbs in GROUPS.values() for verb in verbs)]
     texts += [word for _, word in (*screen._KEYS, screen._QUIT) if word != "NaN"]
     texts += [text for _, text in screen._BEGINNINGS]
-    texts += [*screen._MORE_HELP, screen._SIGNS, screen._ANY_KEY]
+    texts += [*verbs._ABOUT_HELP, screen._ANY_KEY]
     for text in texts:
         assert is_korean(texts_of("ko")[text]), text
 
@@ -592,7 +592,7 @@ def test_a_korean_lesson_fits_the_screen_and_has_korean_keys_and_help(size: tupl
             assert all(cell_len(line) <= width for line in lines)
             seen.append("\n".join(lines))
         helped, *_, ended = seen
-        assert "아무 키나 누르면 계속합니다." in helped
+        assert "키와 명령" in helped
         assert "n 다음" in seen[2]
         assert not any("any key" in shown or "n next" in shown for shown in seen[1:])
         obey(session, "help why")

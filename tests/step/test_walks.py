@@ -76,7 +76,7 @@ def shown(session: Session) -> tuple[str, list[str], list[str]]:
     """All that there is to see at a stop, the session's own messages and pages aside."""
     fresh = Session(session.trace, session.position)
     assert fresh.position == session.position
-    session.message, session.page, session.help = "", [], ""
+    session.message, session.page = "", []
     session.settings.leaves = PLAIN  # the order of the table is the session's own
     lines = [line.plain for line in Screen(session).lines(120, 29)[:-2]]
     return describe(session.stop), lines, why(session.stop)

@@ -25,20 +25,15 @@ from xml.sax.saxutils import escape, quoteattr
 
 import graphviz
 
-from gradviz.graph.model import DATA, LEAF, Graph
+from gradviz.graph.model import DATA, LEAF
 from gradviz.pictures import style
-from gradviz.pictures.scene import Link, Scene, Thing, scene_of
+from gradviz.pictures.scene import Link, Scene, Thing
 from gradviz.words.escape import plain, quoted
 
 _FAST = {"nslimit": "0.1", "nslimit1": "1", "mclimit": "0.1", "splines": "line"}
 _LONG = 30  # characters
 _LOOP_ROOM = "\u00a0" * 2  # separates the label of a loop at one box from the next loop
 _CALL = re.compile(r" \(\d+\)")  # the number of a second or later call of a module
-
-
-def to_dot(graph: Graph) -> str:
-    """The graph as DOT text."""
-    return dot_of(scene_of(graph))
 
 
 def dot_of(scene: Scene, fast: bool = False) -> str:

@@ -416,41 +416,38 @@ def pushes(query: Query, event: TangentPushed) -> list[Push]:
     if op is None:
         return []
     before = max(op.index - 1, 0)  # an op in place replaces its input and the tangent of its input
-    tangents = [query.tensors.tangent(tensor, before) if tensor else 0 for tensor in op.inputs]
-    moved = {i: query.memory.value(tangent, event.index) for i, tangent in enumerate(tangents) if tangent}
-    result = query.memory.value(event.tangent, event.index)
-    local = _adding_up(query, op, before, moved, event)
+    tangents = {i: query.tensors.tangent(tensor, before) for i, tensor in enumerate(op.inputs) if tensor}
+    moved = {i: query.memory.value(tangent, event.index) for i, tangent in tangents.items() if tangent}
+    local = _adding_up(query, op, event, moved)
     moving = [i for i, value in moved.items() if value is None or value.array is None or np.any(value.array != 0)]
     if not local and len(moving) == 1:
+        result = query.memory.value(event.tangent, event.index)
         local = {moving[0]: quotient(op.rule.elementwise, moved[moving[0]], result)}
     return [Push(i, tangents[i], local.get(i)) for i in moved]
 
 
 def _adding_up(
-    query: Query, op: OpRan, before: int, moved: dict[int, Snapshot | None], event: TangentPushed
+    query: Query, op: OpRan, event: TangentPushed, moved: dict[int, Snapshot | None]
 ) -> dict[int, np.ndarray | None]:
     """The local derivatives by the formulas of an op, if with the tangents they add up to the recorded tangent."""
+
+    def known(tensor: int, k: int) -> Any:
+        value = query.memory.value(tensor, k) if tensor else None
+        return None if value is None else _real(value)
+
     rules = stated(op.rule, len(op.inputs))
-    values = {rules[i][0]: query.memory.value(tensor, before) for i, tensor in enumerate(op.inputs) if tensor}
-    values["out"] = query.memory.value(event.tensor, event.index)
-    names = {name: array for name, value in values.items() if value is not None and (array := _real(value)) is not None}
-    given = {i: None if value is None else _real(value) for i, value in moved.items()}
-    snapshot = query.memory.value(event.tangent, event.index)
-    recorded = None if snapshot is None else _real(snapshot)
-    local: dict[int, np.ndarray | None] = {}
-    total, scale = np.zeros(()), 0.0
-    try:
-        for i, tangent in given.items():
-            if recorded is None or tangent is None or not (op.rule.elementwise or is_number(rules[i][1])):
-                return {}
-            with np.errstate(all="ignore"):
-                local[i] = derivative = np.asarray(evaluated(rules[i][1], names), np.float64)
-                total = total + derivative * tangent
-                scale += float(np.max(np.abs(derivative * tangent), initial=0.0))
-        tolerance = _ROUNDINGS * rounding(query, event.tangent, event.index) * scale
-        agrees = (
-            recorded is not None and total.shape == recorded.shape and np.all(np.abs(total - recorded) <= tolerance)
-        )
-    except (NotationError, ValueError, TypeError):
+    names = {rules[i][0]: known(tensor, max(op.index - 1, 0)) for i, tensor in enumerate(op.inputs)}
+    names["out"], recorded = known(event.tensor, event.index), known(event.tangent, event.index)
+    tangents: dict[int, Any] = {i: None if value is None else _real(value) for i, value in moved.items()}
+    if not (op.rule.elementwise or all(is_number(rules[i][1]) for i in moved)):
         return {}
-    return local if agrees else {}
+    try:
+        with np.errstate(all="ignore"):
+            local = {i: np.asarray(evaluated(rules[i][1], names), np.float64) for i in moved}
+            terms = [local[i] * tangents[i] for i in moved]
+            scale = sum(float(np.max(np.abs(term), initial=0.0)) for term in terms)
+            tolerance = _ROUNDINGS * rounding(query, event.tangent, event.index) * scale
+            agrees = np.shape(sum(terms)) == recorded.shape and np.all(np.abs(sum(terms) - recorded) <= tolerance)
+    except (NotationError, ValueError, TypeError, AttributeError):  # words in the formula, or a value is not known
+        return {}
+    return {**local} if agrees else {}

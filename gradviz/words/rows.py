@@ -231,13 +231,7 @@ def _tangent(stop: Stop, event: kinds.TangentPushed) -> Iterator[Row]:
     summands = terms(stop, event)
     cells = [("input", term.name, compact(term.value), stop.compact(term.tangent), "cyan") for term in summands]
     cells.append(
-        (
-            "output",
-            stop.called(event.tensor),
-            stop.compact(event.tensor),
-            stop.compact(event.tangent),
-            "green",
-        )
+        ("output", stop.called(event.tensor), stop.compact(event.tensor), stop.compact(event.tangent), "green")
     )
     names, values = (max(cell_len(row[i]) for row in cells) for i in (1, 2))
     for label, name, value, tangent, style in cells:

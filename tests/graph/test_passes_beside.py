@@ -10,7 +10,8 @@ import pytest
 from gradviz.graph.build import build
 from gradviz.graph.joined import beside, passes_beside
 from gradviz.graph.model import Graph
-from gradviz.pictures.layout import to_dot
+from gradviz.pictures.layout import dot_of
+from gradviz.pictures.scene import scene_of
 from gradviz.query import Query
 from gradviz.sources.script import Target, run
 from gradviz.tracefile import open_trace
@@ -57,7 +58,7 @@ def test_each_line_of_a_picture_side_by_side_ends_at_boxes_of_it(trace: Path) ->
     with open_trace(trace) as recorded:
         one = build(Query(recorded), 1)
     for graph in (both(trace), beside([one, one], ["a", "b"])):
-        dot = to_dot(graph)
+        dot = dot_of(scene_of(graph))
         boxes = set(re.findall(r"^\s*\"?(\w+)\"? \[label=", dot, re.MULTILINE))
         ends = re.findall(r"^\s*([\w:\"]+) -> ([\w:\"]+) \[", dot, re.MULTILINE)
         assert len(boxes) == len(graph.nodes)

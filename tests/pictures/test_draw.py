@@ -21,10 +21,10 @@ import gradviz.engine as torch
 from gradviz.graph.build import build
 from gradviz.graph.fold import FoldError
 from gradviz.graph.model import Edge, Graph, Node
-from gradviz.pictures.layout import to_dot
+from gradviz.pictures.layout import dot_of
 from gradviz.pictures.picture import Picture
 from gradviz.pictures.render import DrawError, check_path, save, svg
-from gradviz.pictures.scene import FAR, frames
+from gradviz.pictures.scene import FAR, frames, scene_of
 from gradviz.tracefile.writer import INTERVAL
 from tests.conftest import EXAMPLES
 from tests.graph.test_graph import Traced, detached, in_place, network, programs, several_paths, traced
@@ -164,7 +164,7 @@ def test_gradients_stand_on_the_edges_that_they_went_along(traced: Traced) -> No
 def test_backward_edges_are_written_the_other_way_round(program: Callable, traced: Traced) -> None:
     with traced(program) as trace:
         graph = build(trace)
-    lines = [line for line in to_dot(graph).splitlines() if re.match(r"\s*n\d+ -> n\d+ ", line)]
+    lines = [line for line in dot_of(scene_of(graph)).splitlines() if re.match(r"\s*n\d+ -> n\d+ ", line)]
     pairs = sorted(tuple(re.findall(r"n\d+", line)[:2]) for line in lines)
     assert pairs == sorted((edge.target, edge.source) for edge in graph.edges if edge.kind == "grad")
     assert all("dir=back" in line for line in lines)
@@ -301,7 +301,7 @@ def test_hostile_names_are_shown_and_do_nothing(
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_names_are_no_dot_syntax(name: str) -> None:
-    source = to_dot(one_node(name))
+    source = dot_of(scene_of(one_node(name)))
     assert "=<" not in source
     assert "URL" not in source
     assert len(re.findall(r"^\t*(?:t1|op1|n1) \[", source, re.MULTILINE)) == 3
@@ -309,7 +309,7 @@ def test_hostile_names_are_no_dot_syntax(name: str) -> None:
 
 def test_no_address_gets_into_a_picture(traced: Traced) -> None:
     with traced(network) as trace:
-        assert "0x" not in to_dot(build(trace))
+        assert "0x" not in dot_of(scene_of(build(trace)))
 
 
 # --- files

@@ -270,12 +270,7 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
     "Along the events": (
         Verb("next [N]", "n right space j down enter", "the next event", moves.step, short="n step", near=True),
         Verb(
-            "back [N]",
-            "b p left k up backspace",
-            "the previous event",
-            _back(moves.step),
-            short="b p prev",
-            near=True,
+            "back [N]", "b p left k up backspace", "the previous event", _back(moves.step), short="b p prev", near=True
         ),
         Verb("first", "g home", "the first event", moves.first, near=True),
         Verb("last", "G end", "the last event", moves.last, near=True),
@@ -294,12 +289,7 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         Verb("again", "l", "the next event at this place (in a loop)", moves.again),
         Verb("again-back", "L", "the previous event at this place", _back(moves.again)),
         Verb(
-            "next-backward",
-            "B ]",
-            "where the next backward pass begins",
-            moves.next_pass,
-            short="next-pass",
-            near=True,
+            "next-backward", "B ]", "where the next backward pass begins", moves.next_pass, short="next-pass", near=True
         ),
         Verb(
             "back-backward",
@@ -329,14 +319,7 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         Verb("back-until PREDICATE", "T", "back to where it is true", _back(moves.until)),
         Verb("nan", "!", "the first event with a NaN or an infinity", showing.first_bad),
         Verb("who TENSOR", "w", "the last change of a tensor; again: the one before", moves.who),
-        Verb(
-            "search [TEXT]",
-            "/",
-            "an op, a name, 8x3, a line; empty: again",
-            moves.search,
-            short="/",
-            asked=True,
-        ),
+        Verb("search [TEXT]", "/", "an op, a name, 8x3, a line; empty: again", moves.search, short="/", asked=True),
         Verb("search-back [TEXT]", "\\", "the same, backwards", _back(moves.search), short="\\", asked=True),
         Verb("mark [NAME]", "m", "a bookmark here", moves.mark, near=True),
         Verb("marks", "'", "the bookmarks", moves.marks, near=True),
@@ -344,14 +327,7 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
     RANKS: (
         Verb("collective [N]", "}", "the next collective, on all ranks", group.collective, of_group=True),
         Verb("collective-back [N]", "{", "the one before, on all ranks", group.collective_back, of_group=True),
-        Verb(
-            "rank [RANK]",
-            "R",
-            "look into rank N; without N, at all ranks",
-            group.rank,
-            asked=True,
-            of_group=True,
-        ),
+        Verb("rank [RANK]", "R", "look into rank N; without N, at all ranks", group.rank, asked=True, of_group=True),
     ),
     LESSON: (
         Verb("question", "Q", "to the question that is open", question),

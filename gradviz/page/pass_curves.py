@@ -13,7 +13,7 @@ from gradviz.graph import model as m
 from gradviz.graph.model import Graph, Node
 from gradviz.page.page_texts import with_line
 from gradviz.query import FIRST, Query
-from gradviz.query.curves import NamedCurve, changes_of_modules, gradients_of_modules, layers_of, losses
+from gradviz.query.curves import NamedCurve, changes_of_modules, gradients_of_modules, layers_of, losses, norm_of
 from gradviz.query.writes import grad_changes, value_changes
 from gradviz.tracefile import PassInfo, Snapshot, Trace
 from gradviz.words import Words, numbers
@@ -201,11 +201,8 @@ def _add(entries: list[Entry], entry: Entry) -> None:
 
 def norm(snapshot: Snapshot) -> float | None:
     """The Euclidean norm of a tensor; None if its values were not kept or are not all finite."""
-    stats = snapshot.stats
-    if stats is None or stats.nan or stats.inf:
-        return None
-    size = stats.rms * math.sqrt(math.prod(snapshot.shape))
-    return float(f"{size:.9g}") if math.isfinite(size) else None
+    size = norm_of(snapshot)
+    return None if size is None or not math.isfinite(size) else float(f"{size:.9g}")
 
 
 def spans(graph: Graph, query: Query) -> dict[str, tuple[int, int | None]]:

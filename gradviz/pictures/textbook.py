@@ -27,7 +27,7 @@ MOST = 40  # gates
 _MOST_EDGES = 10 * MOST  # one gate of `stack` may have thousands
 _LONGEST = 46  # characters of a line
 _LONGEST_ROW = 12  # the most operations in a row from left to right
-_WIDEST_ROW = 500  # characters that can be read beside one another where the whole row is seen
+_WIDEST_ROW = 170  # characters side by side that can be read where the whole row is as wide as a page
 _LONGEST_SUM = 24  # the longest sum that is written out
 _SYMBOLS = {
     "add": "+", "sub": "−", "mul": "×", "div": "÷", "neg": "−", "pow": "^", "log": "ln", "matmul": "@", "mm": "@",

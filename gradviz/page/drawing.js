@@ -198,7 +198,7 @@ function sizeOf(id, title = false) {
   return sizes.get(key);
 }
 
-const FONT_OF = { name: "name", odd: "odd", unnamed: "label", label: "label" };
+const FONT_OF = { name: "name", odd: "odd", finding: "finding", unnamed: "label", label: "label" };
 
 function newSize(id) {
   const lines = linesOf(id, moment());

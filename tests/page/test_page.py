@@ -1435,6 +1435,11 @@ def test_a_page_opens_at_its_first_finding_with_its_sentence(
     page.tab.click("#findings-list button")
     page.settled()
     (box,) = [one.bounding_box() for one in page.tab.locator(".chosen.finding").all()]
+    widths = page.tab.evaluate(
+        "[...document.querySelectorAll('.chosen.finding')].map((node) => [...node.querySelectorAll('text')]"
+        ".map((text) => text.getBBox().width / node.querySelector('.box').getBBox().width))"
+    )
+    assert all(0 < width < 1 for width in widths[0])
     stage = page.tab.locator("#stage").bounding_box()
     assert stage["x"] <= box["x"]
     assert box["x"] + box["width"] <= stage["x"] + stage["width"]

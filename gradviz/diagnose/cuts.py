@@ -13,17 +13,7 @@ from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, OpRan, TensorMade
 from gradviz.events.values import Stat
 from gradviz.query import ops as op_sets
 from gradviz.query.copies import copied_from
-from gradviz.query.flow import (
-    NEAR,
-    Use,
-    chain,
-    computed_alike,
-    groups_behind,
-    leaves_of,
-    op_of,
-    reach,
-    taken_by,
-)
+from gradviz.query.flow import NEAR, Use, chain, computed_alike, groups_behind, leaves_of, op_of, reach, taken_by
 from gradviz.query.ledger import LINKS, Ledger, Link
 from gradviz.query.missing_gradients import FROM_OUTSIDE, Lacks
 from gradviz.query.numbers_read import NumbersRead

@@ -14,16 +14,7 @@ from gradviz.events.values import TRANSFORM
 from gradviz.query import ops as op_sets
 from gradviz.query.copies import copied_from, equal_result, original, read_in_its_line
 from gradviz.query.failures import refused
-from gradviz.query.flow import (
-    Downstream,
-    Separation,
-    Ways,
-    leaves_behind,
-    place_of_cut,
-    reach,
-    shortest_way,
-    taken_by,
-)
+from gradviz.query.flow import Downstream, Separation, Ways, leaves_behind, place_of_cut, reach, shortest_way, taken_by
 from gradviz.query.moment import Moment
 from gradviz.query.numbers_read import NumbersRead
 from gradviz.query.pass_owners import PassOwners, missing_at
@@ -157,10 +148,7 @@ class Lacks:
             tensor = waiting.pop()
             for op in self._learning_readers(tensor, received):
                 others = [one for one in op.inputs if one and one not in own and one != tensor]
-                is_sum = op.op in op_sets.ADDING | op_sets.JOINING and self.query.tensors.shape(tensor) in (
-                    (),
-                    (1,),
-                )
+                is_sum = op.op in op_sets.ADDING | op_sets.JOINING and self.query.tensors.shape(tensor) in ((), (1,))
                 if tensor in own and not others:
                     group = own
                 elif tensor != leaf and (is_sum or (tensor in sums and self._is_linear(op, others))):
@@ -432,8 +420,7 @@ class Lacks:
         made = [self.query.tensors.made(leaf) for leaf in self.ways(begun.root, begun.at).leaves]
         outside = [m.index for m in made if isinstance(m, TensorMade) and m.how in FROM_OUTSIDE]
         earlier = max(
-            (backward_pass.first for backward_pass in self.trace.passes if backward_pass.first < begun.at),
-            default=-1,
+            (backward_pass.first for backward_pass in self.trace.passes if backward_pass.first < begun.at), default=-1
         )
         detached = []
         for result, readers in results.items():
@@ -699,11 +686,7 @@ def _never(query: Query, tensor: int, began: PassBegan, k: int) -> Absence | Non
     cut = event if isinstance(event, OpRan | TensorMade) else None
     root = lacking.root or next((root.tensor for root in began.roots), 0)
     return Absence(
-        _OF_LACK[lacking.lack],
-        number=lacking.pass_number or began.number,
-        root=root,
-        cut=cut,
-        lacking=lacking,
+        _OF_LACK[lacking.lack], number=lacking.pass_number or began.number, root=root, cut=cut, lacking=lacking
     )
 
 

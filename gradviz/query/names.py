@@ -416,13 +416,7 @@ class Labels(Lookup):
     exact, so that they can be typed (`is_exact`)."""
 
     def __init__(
-        self,
-        names: Names,
-        nodes: Nodes,
-        passes: Passes,
-        places: Places,
-        scopes: Scopes,
-        is_exact: bool = False,
+        self, names: Names, nodes: Nodes, passes: Passes, places: Places, scopes: Scopes, is_exact: bool = False
     ) -> None:
         self.names, self.nodes, self.passes, self.places = names, nodes, passes, places
         self.scopes, self.is_exact = scopes, is_exact

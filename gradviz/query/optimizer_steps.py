@@ -136,11 +136,7 @@ def _sgd(steps: list[_Step]) -> tuple[str, _Terms, Array] | None:
     if not momentum or buffer is None:
         return f"w − lr · {formula}", [*start, *terms], lr * used
     parts: _Terms = [("momentum", np.asarray(momentum)), ("buffer", buffer)]
-    return (
-        f"w − lr · (momentum · buffer + {formula})",
-        [*start, *parts, *terms],
-        lr * (momentum * buffer + used),
-    )
+    return (f"w − lr · (momentum · buffer + {formula})", [*start, *parts, *terms], lr * (momentum * buffer + used))
 
 
 def _adam(steps: list[_Step]) -> tuple[str, _Terms, Array] | None:
@@ -161,10 +157,7 @@ def _adam(steps: list[_Step]) -> tuple[str, _Terms, Array] | None:
     return "w − lr · m̂ / (√v̂ + eps)", terms, lr * mean / (np.sqrt(square) + eps)
 
 
-_OPTIMIZERS: dict[str, Callable[[list[_Step]], tuple[str, _Terms, Array] | None]] = {
-    "SGD": _sgd,
-    "Adam": _adam,
-}
+_OPTIMIZERS: dict[str, Callable[[list[_Step]], tuple[str, _Terms, Array] | None]] = {"SGD": _sgd, "Adam": _adam}
 
 
 def rates_of_groups(query: Query) -> np.ndarray:

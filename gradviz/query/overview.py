@@ -197,11 +197,7 @@ class Cost:
     def add(self, other: "Cost") -> None:
         """Add the cost of other ops."""
         self.ops += other.ops
-        for total, more in (
-            (self.seconds, other.seconds),
-            (self.made, other.made),
-            (self.flops, other.flops),
-        ):
+        for total, more in ((self.seconds, other.seconds), (self.made, other.made), (self.flops, other.flops)):
             for phase in _PHASES:
                 total[phase] += more[phase]
 
@@ -437,12 +433,7 @@ def _joined(rows: dict[str, ModuleRow]) -> dict[str, ModuleRow]:
 
 def _copy_of(name: str, rows: list[ModuleRow]) -> ModuleRow:
     return ModuleRow(
-        name,
-        f"{len(rows)} modules, not called",
-        0,
-        own=sum(row.own for row in rows),
-        paths=[name],
-        modules=len(rows),
+        name, f"{len(rows)} modules, not called", 0, own=sum(row.own for row in rows), paths=[name], modules=len(rows)
     )
 
 

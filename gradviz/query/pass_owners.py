@@ -11,14 +11,7 @@ import numpy as np
 from gradviz.events.kinds import Kind
 from gradviz.query.functions_of_source import nodes_of
 from gradviz.query.query import Query
-from gradviz.query.source_trees import (
-    assigned_before,
-    backward_call,
-    method_calls,
-    names_read,
-    statement_at,
-    trees,
-)
+from gradviz.query.source_trees import assigned_before, backward_call, method_calls, names_read, statement_at, trees
 from gradviz.query.training import BY_HAND, Training
 from gradviz.sets import contained
 from gradviz.tracefile import PassInfo, Site

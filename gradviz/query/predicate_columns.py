@@ -387,10 +387,7 @@ FIELDS: dict[str, Field] = {
     "grad_fn": Field(TEXT, "the node's name", lambda c: c.grad_fns, lambda now: (now.grad_fn,), frozenset(_AT_NODE)),
     "kind": Field(TEXT, "the kind of the event", lambda c: c.kinds, lambda now: (now.kind.name.lower(),)),
     "name": Field(
-        TEXT,
-        "the name of the tensor that the event is about",
-        lambda c: c.names(False),
-        lambda now: now.names(False),
+        TEXT, "the name of the tensor that the event is about", lambda c: c.names(False), lambda now: now.names(False)
     ),
     "parameter": Field(TEXT, "the same, but only of parameters", lambda c: c.names(True), lambda now: now.names(True)),
     "file": Field(TEXT, "the source file's name", TraceColumns.files, lambda now: (now.file,)),
@@ -399,10 +396,7 @@ FIELDS: dict[str, Field] = {
     "how": _text("the maker or writer (ones, SGD)", "how", Kind.TENSOR, Kind.MUTATED, Kind.PASS_BEGAN, Kind.TANGENT),
     "shape": Field(TEXT, "the shape of a new tensor, as 8x3", TraceColumns.shapes, lambda now: now.shapes(), _MAKING),
     "nan": Field(
-        FLAG,
-        "a value or gradient of the event has a NaN",
-        lambda c: c.bad("nan"),
-        lambda now: (now.has_bad("nan"),),
+        FLAG, "a value or gradient of the event has a NaN", lambda c: c.bad("nan"), lambda now: (now.has_bad("nan"),)
     ),
     "inf": Field(FLAG, "... or an infinity", lambda c: c.bad("inf"), lambda now: (now.has_bad("inf"),)),
     "mutation": Field(

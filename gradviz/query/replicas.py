@@ -11,13 +11,7 @@ import numpy as np
 
 from gradviz.events.kinds import Kind, Stepped
 from gradviz.events.values import Stats
-from gradviz.query.collective_calls import (
-    all_reduced,
-    changes_between,
-    collective_clock,
-    collectives,
-    mixed_up,
-)
+from gradviz.query.collective_calls import all_reduced, changes_between, collective_clock, collectives, mixed_up
 from gradviz.query.flow import Ways, op_of
 from gradviz.query.ops import COPYING, DROPOUTS, RUNNING
 from gradviz.query.optimizer_steps import settings_of
@@ -210,11 +204,7 @@ def module_calls(query: Query) -> dict[str, Calls]:
     """The calls of each module, by name."""
     entered = query.trace.table(Kind.SCOPE_ENTERED)
     is_module = query.trace.named(entered["kind"], ("module",))
-    numbers, events, training = (
-        entered["name"][is_module],
-        entered.events[is_module],
-        entered["training"][is_module],
-    )
+    numbers, events, training = (entered["name"][is_module], entered.events[is_module], entered["training"][is_module])
     calls = {}
     for number in distinct(numbers).tolist():
         rows = numbers == number

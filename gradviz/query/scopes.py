@@ -172,12 +172,7 @@ def _entered(event: ScopeEntered, outer: _Open) -> _Open:
     module = outer.name if is_function else name
     inside_function = outer.in_function or is_function
     return _Open(
-        event.scope,
-        module,
-        path,
-        _place(short, name, outer, is_function),
-        inside_function,
-        (*outer.sites, event.site),
+        event.scope, module, path, _place(short, name, outer, is_function), inside_function, (*outer.sites, event.site)
     )
 
 

@@ -541,12 +541,7 @@ class Memory(Lookup):
         begun = np.append(True, bases.tensors[1:] != bases.tensors[:-1])[: len(bases.tensors)]
         changed = (bases.values > 0) | ~begun
         shares = np.stack(
-            [
-                bases.events[changed],
-                np.full(int(changed.sum()), _SHARE),
-                bases.tensors[changed],
-                bases.values[changed],
-            ],
+            [bases.events[changed], np.full(int(changed.sum()), _SHARE), bases.tensors[changed], bases.values[changed]],
             axis=1,
         )
         concerned = distinct(shares[:, 2:])

@@ -325,8 +325,7 @@ class Training:
             for leaf in self._leaves_with_a_part.get(tensor, ())
         ]
         leaves, events, tensors = np.concatenate(
-            [np.stack([leaves, events, tensors])[:, of_leaf], np.array(parts, np.int64).reshape(-1, 3).T],
-            axis=1,
+            [np.stack([leaves, events, tensors])[:, of_leaf], np.array(parts, np.int64).reshape(-1, 3).T], axis=1
         )
         clears = contained(events, self._zeroing) | self._become_zero(events, tensors, tensors)
         whats = np.where(clears, CLEARED, CHANGED)

@@ -26,11 +26,7 @@ from gradviz.query.source_trees import statement_at
 from gradviz.query.statements import wrong_values
 
 
-@Rule(
-    "backward-result",
-    WARNING,
-    "the result of backward(), which is None, or the tuple of grad() as a gradient",
-)
+@Rule("backward-result", WARNING, "the result of backward(), which is None, or the tuple of grad() as a gradient")
 def backward_result(case: Case) -> Iterator[Found]:
     yield from _of_nothing(case)
     yield from _of_tuples(case)

@@ -83,8 +83,7 @@ def _cure(case: Case, op: OpRan, sides: list[int]) -> Fix | str:
     text = ast.unparse(flat)
     plain = isinstance(flat, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
     return Fix(
-        f"{text if plain else f'({text})'}.unsqueeze(-1)  # in place of {text}",
-        lambda spot: _unsqueezed(spot, place),
+        f"{text if plain else f'({text})'}.unsqueeze(-1)  # in place of {text}", lambda spot: _unsqueezed(spot, place)
     )
 
 

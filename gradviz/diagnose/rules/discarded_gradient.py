@@ -77,10 +77,7 @@ def discarded_gradient(case: Case) -> Iterator[Found]:
         if case.training.is_inside_step(case.site(cleared)):
             continue
         leaves = tuple(distinct(lives.leaves[rows]).tolist())
-        backward_pass, told = (
-            by_number[numbers[0]],
-            f"the gradients of pass {numbers[0]} ({case.called(leaves)})",
-        )
+        backward_pass, told = (by_number[numbers[0]], f"the gradients of pass {numbers[0]} ({case.called(leaves)})")
         more = f"; so are those of {len(numbers) - 1:,} other passes" if len(numbers) > 1 else ""
         step = _step_before(case, int(lives.leaves[row]), backward_pass, cleared)
         if step is not None:
@@ -95,8 +92,7 @@ def discarded_gradient(case: Case) -> Iterator[Found]:
             yield Found(
                 f"{told} are cleared before any step has used them{more}",
                 Fix(
-                    "optimizer.zero_grad()  # before backward(), not between backward() and step()",
-                    _cleared_elsewhere,
+                    "optimizer.zero_grad()  # before backward(), not between backward() and step()", _cleared_elsewhere
                 ),
                 (cleared, backward_pass.first),
                 number=backward_pass.number,

@@ -37,12 +37,7 @@ _LOOKED_AT = 512  # the most tensors behind a new `.grad` that are looked at
 _REPLACING = ("copy_", "data", "set_", "fill_")
 
 
-@Rule(
-    "gradient-overwritten",
-    ERROR,
-    "a gradient that is replaced before a step has used it",
-    needs=(Need.TRAINING,),
-)
+@Rule("gradient-overwritten", ERROR, "a gradient that is replaced before a step has used it", needs=(Need.TRAINING,))
 def gradient_overwritten(case: Case) -> Iterator[Found]:
     lives = case.training.lives
     changed = lives.whats == CHANGED

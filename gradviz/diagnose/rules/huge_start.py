@@ -49,10 +49,7 @@ def huge_start(case: Case) -> Iterator[Found]:
     reported: dict[int, tuple[int, int, float]] = {}
     for product in case.of(first_products):
         op, leaf, event = product.op, product.weight, product.op.index
-        came, made = (
-            _rms(case, product.data, event - 1),
-            _rms(case, op.outputs[0] if op.outputs else 0, event),
-        )
+        came, made = (_rms(case, product.data, event - 1), _rms(case, op.outputs[0] if op.outputs else 0, event))
         if came > 0 and made >= _TIMES * max(came, 1.0) and not _is_compared(case, op, made):
             reported[leaf] = event, started_at(case, leaf, event), made / came
     for leaf, (event, written, times) in reported.items():

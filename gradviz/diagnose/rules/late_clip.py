@@ -117,10 +117,7 @@ def _spent(case: Case) -> Iterator[Found]:
             yield Found(
                 f"{name}, made at line {made.lineno}, is an iterator and has given its parameters away before: "
                 "this call clips nothing",
-                Fix(
-                    f"{name} = {listed}  # line {made.lineno}",
-                    typed_for(ast.unparse(value), listed, value.lineno),
-                ),
+                Fix(f"{name} = {listed}  # line {made.lineno}", typed_for(ast.unparse(value), listed, value.lineno)),
                 (empty[0],),
                 tensors=tuple(case.training.holders),
             )

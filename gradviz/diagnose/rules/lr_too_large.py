@@ -126,10 +126,7 @@ def _one_step(case: Case, origin: Origin) -> Found:
     message = f"a step makes {name} {bad}{' while its gradient is finite' if is_finite(value) else ''}"
     cure: Fix | str = _smaller(*_HUNDREDTH)
     if "lr" in settings and not np.isfinite(rate):
-        message, cure = (
-            f"{message}: its learning rate is {rate}",
-            "give the optimizer a rate that is a number",
-        )
+        message, cure = (f"{message}: its learning rate is {rate}", "give the optimizer a rate that is a number")
     elif settings.get("eps") == 0 and origin.is_nan and value is not None and value.stats and value.stats.zeros:
         message = f"{message}: eps is 0, and elements of the gradient are 0"
         cure = "leave out eps=0: the default keeps the step from 0 / 0"

@@ -98,10 +98,7 @@ def _returned_without_graph(case: Case) -> Iterator[Found]:
                 roots = case.query.passes.began(backward_pass.number).roots
                 leaves = sorted(leaves_behind(case.query, [root.node for root in roots]))
                 found.append(
-                    (
-                        not case.training.trained.isdisjoint(leaves),
-                        _without(case, backward_pass, term, leaves),
-                    )
+                    (not case.training.trained.isdisjoint(leaves), _without(case, backward_pass, term, leaves))
                 )
                 break
     # A gradient of data alone is a target beside a gradient that parameters have a part in.

@@ -48,10 +48,7 @@ def missing_detach(case: Case) -> Iterator[Found]:
         name = case.words.called(chain.tensor) if chain.tensor else "a tensor"
         yield Found(
             f"{name} is carried along with its graph: each pass goes through the graphs of all earlier rounds again",
-            Fix(
-                f"{name} = {name}.detach()  # between two rounds",
-                detached_in_each_round(by_expressions(case, name)),
-            ),
+            Fix(f"{name} = {name}.detach()  # between two rounds", detached_in_each_round(by_expressions(case, name))),
             (made if made is not None else chain.op, case.query.passes.by_number[chain.number].first),
             node=chain.node,
             number=chain.number,
@@ -117,10 +114,7 @@ def _of_constant(case: Case, tensor: int, op: int, leaves: tuple[int, ...], role
     constant = f"({name})" if " " in name else name
     return Found(
         f"{name} {role} and carries a graph: gradients flow through it into {case.called(leaves)}",
-        Fix(
-            f"{constant}.detach()  # or compute it under torch.no_grad()",
-            detached(by_expressions(case, name)),
-        ),
+        Fix(f"{constant}.detach()  # or compute it under torch.no_grad()", detached(by_expressions(case, name))),
         (calls or (made if made is not None else op), op),
         tensors=leaves,
     )

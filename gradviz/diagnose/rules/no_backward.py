@@ -31,10 +31,7 @@ _LEAST = 2  # steps
 
 
 @Rule(
-    "no-backward",
-    ERROR,
-    "a program without any backward pass, though it names backward or steps",
-    needs=(Need.START,),
+    "no-backward", ERROR, "a program without any backward pass, though it names backward or steps", needs=(Need.START,)
 )
 def no_backward(case: Case) -> Iterator[Found]:
     stepped = case.training.stepped

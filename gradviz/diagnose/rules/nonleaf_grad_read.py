@@ -31,12 +31,7 @@ from gradviz.query.statements import wrong_values
 _SHORT = 2_000  # events
 
 
-@Rule(
-    "nonleaf-grad-read",
-    WARNING,
-    "a read of `.grad` of a non-leaf, which is None",
-    needs=(Need.DETAILS, Need.PASS),
-)
+@Rule("nonleaf-grad-read", WARNING, "a read of `.grad` of a non-leaf, which is None", needs=(Need.DETAILS, Need.PASS))
 def nonleaf_grad_read(case: Case) -> Iterator[Found]:
     table = case.trace.table(Kind.GRAD_READ)
     ran = case.query.nodes.ran

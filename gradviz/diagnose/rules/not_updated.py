@@ -78,23 +78,11 @@ _OTHER = "this line steps an optimizer that steps at another line, too", Fix("st
     NOTE,
     "leaves that get gradients and are never changed",
     needs=(Need.PASSES,),
-    follows=(
-        "unregistered-parameter",
-        "stale-optimizer",
-        "recreated-parameter",
-        "late-clip",
-        "missing-detach",
-    ),
+    follows=("unregistered-parameter", "stale-optimizer", "recreated-parameter", "late-clip", "missing-detach"),
 )
 def not_updated(case: Case) -> Iterator[Found]:
     told: set[int] = set()
-    for found in (
-        *_lost(case),
-        *_lost_in_steps(case),
-        *_without_step(case),
-        *_thawed(case),
-        *_forgotten(case),
-    ):
+    for found in (*_lost(case), *_lost_in_steps(case), *_without_step(case), *_thawed(case), *_forgotten(case)):
         if not found.tensors or not told.issuperset(found.tensors):
             told.update(found.tensors)
             yield found

@@ -37,12 +37,7 @@ from gradviz.sets import contained, distinct
 _LEAST = 3  # the fewest optimizers of one line
 
 
-@Rule(
-    "restarted-optimizer",
-    WARNING,
-    "an optimizer that is made anew for each step",
-    needs=(Need.STEPS, Need.START),
-)
+@Rule("restarted-optimizer", WARNING, "an optimizer that is made anew for each step", needs=(Need.STEPS, Need.START))
 def restarted_optimizer(case: Case) -> Iterator[Found]:
     held, stepped = case.trace.table(Kind.HOLDS), case.training.stepped
     _, firsts = np.unique(held["optimizer"], return_index=True)

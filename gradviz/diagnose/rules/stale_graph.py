@@ -116,8 +116,7 @@ def _in_each_round(spot: Spot) -> list[Edit]:
 
 
 _CURE = Fix(
-    "compute it anew in each iteration, inside of the loop; or detach() it, if it is to stay constant",
-    _in_each_round,
+    "compute it anew in each iteration, inside of the loop; or detach() it, if it is to stay constant", _in_each_round
 )
 
 
@@ -204,10 +203,7 @@ def _used_again(case: Case) -> int:
 
 def _end_of_closure(case: Case, site: Site | None) -> Site | None:
     """The `return` of the function that a call at a site is given by name; None if there is none."""
-    statement, tree = (
-        statement_at(case.query, site),
-        case.query.of(trees).get(site.place.file) if site else None,
-    )
+    statement, tree = (statement_at(case.query, site), case.query.of(trees).get(site.place.file) if site else None)
     if site is None or statement is None or tree is None:
         return None
     named = names_read(statement)

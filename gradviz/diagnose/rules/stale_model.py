@@ -247,9 +247,6 @@ def _copies(case: Case) -> list[tuple[int, int, int]]:
     mutated = case.trace.table(Kind.MUTATED)
     rows = np.flatnonzero(case.trace.named(mutated["how"], ("load_state_dict",)))
     found += zip(
-        mutated.events[rows].tolist(),
-        mutated["tensor"][rows].tolist(),
-        mutated["source"][rows].tolist(),
-        strict=True,
+        mutated.events[rows].tolist(), mutated["tensor"][rows].tolist(), mutated["source"][rows].tolist(), strict=True
     )
     return found

@@ -37,12 +37,7 @@ _RAW = {"Parameter", "Tensor"}  # the recorded makers of Tensor(3, 4), by PyTorc
 _MOST = 10_000  # the most leaves that are looked at
 
 
-@Rule(
-    "uninitialised-parameter",
-    ERROR,
-    "a parameter that is used as it came out of torch.empty",
-    needs=(Need.DETAILS,),
-)
+@Rule("uninitialised-parameter", ERROR, "a parameter that is used as it came out of torch.empty", needs=(Need.DETAILS,))
 def uninitialised_parameter(case: Case) -> Iterator[Found]:
     states = case.trace.states
     wanted = states.flags & (LEAF | REQUIRES_GRAD) == LEAF | REQUIRES_GRAD

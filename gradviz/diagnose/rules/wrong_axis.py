@@ -65,12 +65,7 @@ class Axis(NamedTuple):
     is_sure: bool = True
 
 
-@Rule(
-    "wrong-axis",
-    WARNING,
-    "a softmax over another axis than its reader goes by",
-    needs=(Need.DETAILS, Need.PASS),
-)
+@Rule("wrong-axis", WARNING, "a softmax over another axis than its reader goes by", needs=(Need.DETAILS, Need.PASS))
 def wrong_axis(case: Case) -> Iterator[Found]:
     ops = case.trace.table(Kind.OP)
     softmaxes = case.trace.named(ops["op"], tuple(_OVER))

@@ -168,10 +168,7 @@ def _trained_in_evaluation_mode(case: Case, roots: list[Visit]) -> Iterator[Foun
             f"{name} is trained in evaluation mode"
             + (", from its evaluation on" if before else "")
             + f": its {off[0].kinds} {'does' if ' and ' not in off[0].kinds else 'do'} not work as in training",
-            Fix(
-                f"{name}.train()  # before the training loop, and after each evaluation",
-                _in_training_mode(name),
-            ),
+            Fix(f"{name}.train()  # before the training loop, and after each evaluation", _in_training_mode(name)),
             (off[0].event,),
             site=off[0].site,
             severity="" if before else WARNING if "Drop" in off[0].kinds or _never_counted(case, off[0]) else NOTE,
@@ -234,10 +231,7 @@ def _dropout_that_is_always_on(case: Case) -> Iterator[Found]:
                 yield Found(
                     f"dropout drops units though {in_evaluation.name or in_evaluation.type} is in evaluation mode"
                     + f": the {around[-1].type} of this line is no part of it" * made,
-                    Fix(
-                        f"{_dropped_in_training(case, op.site)}  # or an nn.Dropout that __init__ makes",
-                        _of_the_mode,
-                    ),
+                    Fix(f"{_dropped_in_training(case, op.site)}  # or an nn.Dropout that __init__ makes", _of_the_mode),
                     (event,),
                     severity=ERROR,
                 )

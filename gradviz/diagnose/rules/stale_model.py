@@ -36,9 +36,11 @@ from gradviz.diagnose.fix import Edit, Edits, Fix, Spot, typed_for
 from gradviz.diagnose.rule import ERROR, NOTE, WARNING, Case, Found, Kind, Need, Rule, Site
 from gradviz.diagnose.visits import Visit, visits
 from gradviz.query.copies import original
+from gradviz.query.flow import op_of
+from gradviz.query.ops import MULTIPLYING
 from gradviz.query.pass_owners import seen_at
 from gradviz.query.source_trees import assigned_to, method_calls, statement_at
-from gradviz.query.writes import Writes
+from gradviz.query.writes import Writes, writes_by_any_name
 
 _LEAST = 2  # the fewest calls after steps
 _INTERPOLATING = ("lerp", "lerp_", "add_")
@@ -212,25 +214,38 @@ def _cloned(spot: Spot) -> list[Edit]:
 
 def _averaged_with_itself(case: Case) -> Iterator[Found]:
     """Findings for the lines that average trained parameters with themselves."""
-    ops = case.trace.table(Kind.OP)
+    ops, writes = case.trace.table(Kind.OP), case.query.of(Writes)
     by_line: dict[int, dict[int, int]] = {}  # the first event of each parameter
-    for event in ops.events[case.trace.named(ops["op"], _INTERPOLATING)].tolist():
+    averaging = ops.events[case.trace.named(ops["op"], _INTERPOLATING)].tolist()
+    for event in averaging:
         write = case.query.tensors.op(event)
-        first, second, *_ = (*write.inputs, 0, 0)
-        if first != second or first not in case.training.trained:
+        average, other, *_ = (*write.inputs, 0, 0)
+        scaled = op_of(case.query, other)
+        if scaled is not None and scaled.op in MULTIPLYING:
+            other = next(filter(None, scaled.inputs), 0)
+        leaf = writes.leaf_of(average)
+        if not leaf or leaf != writes.leaf_of(other) or leaf not in case.training.trained:
             continue
-        before = [one for one in case.query.tensors.writes(first) if one < event]
+        before = writes_by_any_name(case.query, leaf, until=event)
         is_scaled = before and case.query.tensors.writer(before[-1]) == _SCALING
         if write.op != "add_" or (is_scaled and case.at(before[-1]) == case.at(event)):
-            by_line.setdefault(case.site(event), {}).setdefault(first, event)
+            made = case.query.tensors.maker(average)
+            is_view = average != leaf and made is not None and case.at(made) != case.at(event)
+            cause = made if is_view and made is not None else event
+            by_line.setdefault(case.site(cause), {}).setdefault(leaf, cause)
     for site, found in by_line.items():
         them = "itself" if len(found) == 1 else "themselves"
         model = case.model_of(next(iter(found))) or "model"
+        event = min(found.values())
+        is_view = event not in averaging
         yield Found(
-            f"{case.called(list(found))} {'is' if len(found) == 1 else 'are'} averaged with {them}: the average is "
-            "the model that is trained, and no copy of it",
-            f"copy.deepcopy({model})  # for the average, where it is made",
-            (min(found.values()),),
+            f"{case.called(list(found))} {'is' if len(found) == 1 else 'are'} averaged with {them}: the average "
+            + (f"shares {'its' if len(found) == 1 else 'their'} memory" if is_view else "is the model that is trained")
+            + ", and is no copy",
+            "add .clone()  # here: each is to have memory of its own"
+            if is_view
+            else f"copy.deepcopy({model})  # for the average, where it is made",
+            (event,),
             site=site,
             tensors=tuple(found),
         )

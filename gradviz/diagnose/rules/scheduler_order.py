@@ -19,7 +19,8 @@ Example:
 Cure: call `scheduler.step()` after `optimizer.step()`, once an epoch or once a batch: the schedule has to be as long
 as the training.
 
-Not reported: a scheduler that is stepped once more at the end.
+Not reported: a scheduler that is stepped once more at the end; a `CosineAnnealingLR` in a loop of its own that goes on
+over several periods of three steps or more, since a rate that falls and rises may be meant.
 """
 
 from collections.abc import Iterator
@@ -63,7 +64,7 @@ def scheduler_order(case: Case) -> Iterator[Found]:
 
 def _too_often(case: Case, calls: np.ndarray, steps: np.ndarray) -> Iterator[Found]:
     """The finding for a scheduler that is stepped several times for each step of its optimizer, or for a periodic
-    scheduler that is stepped in an inner loop, past its period, so that the rate rises again."""
+    scheduler that is stepped past its period, so that the rate rises again."""
     first = case.scheduled.object(int(calls[0]))
     places = np.searchsorted(steps, calls)
     counts = np.bincount(places)[places.min() :]
@@ -75,11 +76,11 @@ def _too_often(case: Case, calls: np.ndarray, steps: np.ndarray) -> Iterator[Fou
             Fix("scheduler.step()  # once after each optimizer.step()", _behind_the_step),
             (int(calls[0]), int(steps[0])),
         )
-    elif first.type == _PERIODIC and _rises_again(case, calls) and loops_around(case, case.site(int(calls[0]))) > 1:
+    elif first.type == _PERIODIC and _rises_again(case, calls):
         yield Found(
             f"{first.type} is stepped {len(calls)} times, past the end of its schedule: the rate rises again",
             Fix(
-                "step it once per epoch, outside of the loop over batches; or T_max = epochs * len(loader)",
+                "step it once in the unit of T_max, as per epoch; or T_max = the number of all its steps",
                 _out_of_the_loop,
             ),
             (int(calls[0]), int(calls[-1])),
@@ -87,13 +88,16 @@ def _too_often(case: Case, calls: np.ndarray, steps: np.ndarray) -> Iterator[Fou
 
 
 def _rises_again(case: Case, calls: np.ndarray) -> bool:
-    """Whether the rate falls below a fifth of its highest value, and then rises above four fifths of it."""
+    """Whether the rate falls below a fifth of its highest value, and then rises above four fifths of it: in an inner
+    loop, or by one step, again and again, as with T_max=1."""
     rates_of_calls = [rates_of(case.scheduled.object(event).rates) for event in calls.tolist()]
     rates = np.array([max(rates) for rates in rates_of_calls if rates])
     if not len(rates) or np.isnan(rates).any():
         return False
-    low = int(np.argmin(rates))
-    return bool(rates[low] < 0.2 * rates.max() and rates[low:].max() > 0.8 * rates.max())
+    is_low, is_high = rates < 0.2 * rates.max(), rates > 0.8 * rates.max()
+    leaps = np.count_nonzero(is_low[:-1] & is_high[1:])
+    is_nested = loops_around(case, case.site(int(calls[0]))) > 1
+    return bool(is_high[np.argmin(rates) :].any() and is_low.any() if is_nested else leaps > 1)
 
 
 def _behind_the_step(spot: Spot) -> list[Edit]:

@@ -27,6 +27,7 @@ from gradviz.tracefile import Site
 
 _FAR = 8  # the most copies between a tensor with a graph and the one that is read
 _MOST = 256  # the most reads before an op that are followed
+_CALLS = 32  # the most ops of a line before a pass that are looked at
 _CLOSE = 1e-5  # how far two equal numbers may differ, relative to the larger: one may be rounded to float32
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d*)?(?:e[+-]?\d+)?(?![\w.])")
 _BINARY: dict[type[ast.operator], Callable[[float, float], float]] = {
@@ -101,11 +102,13 @@ class NumbersRead:
         given = contained(ops.lists("outputs").firsts, inputs.values[own[inputs.owners]])
         own |= given & (ops.events > since) & ~contained(ops.events, made["op"])
         for site in distinct(ops.sites[own]).tolist() if len(self.reads) else ():
-            event = int(ops.events[(own & (ops.sites == site)).argmax()])
-            for reading in self.of_op(event):
-                if reading.tensor in tensors:
-                    nodes = made.events[made["op"] == event].tolist()
-                    return [*nodes, event][0], reading
+            events = ops.events[own & (ops.sites == site)]
+            rounds = np.searchsorted(self._begins, events)
+            for event in events[rounds == rounds[0]][:_CALLS].tolist():  # each layer of a class has its own numbers
+                for reading in self.of_op(event):
+                    if reading.tensor in tensors:
+                        nodes = made.events[made["op"] == event].tolist()
+                        return [*nodes, event][0], reading
         return None
 
     # --- where a number goes

@@ -18,11 +18,12 @@ Example:
 Cure: remove the call that blocks the gradient between the leaf and the loss: `.detach()`, `.data`, `.item()`,
 `torch.no_grad()`. Replace an op that has no derivative by a differentiable op.
 
-Not reported: a cut that keeps one network out of the pass of another (a generator in the pass of its
-discriminator), a target network, an evaluation, a frozen copy, a number that is only logged, a probe on
-detached features, a recurrence that is cut every few steps, a sampled action beside its log-probability, a part that a
-library's own code cuts off. A note only: a layer that reads what is cut off, whose result a later op combines with it,
-as a gate does: that may be meant.
+Not reported: a cut that keeps one network out of the pass of another (a generator in the pass of its discriminator), a
+target network, an evaluation, a frozen copy, a number that is only logged, a probe on detached features, a recurrence
+that is cut every few steps, a sampled action beside its log-probability, a part that a library's own code cuts off. A
+decoder behind codes without a straight-through estimate, `decoder(q.detach())`, looks like such a probe, and a layer
+under no_grad that is added to its own results like a target of itself. A note only: a layer that reads what is cut off,
+whose result a later op combines with it, as a gate does: that may be meant.
 """
 
 from collections.abc import Iterator
@@ -185,12 +186,12 @@ def _equal_sides(case: Case) -> Iterator[Found]:
 
 def _as_numbers(case: Case) -> Iterator[Found]:
     """Tensors that the loss reads as plain numbers."""
-    by_event: dict[tuple[int, str], list[Wanting]] = {}
+    by_place: dict[tuple[Site | None, str], list[Wanting]] = {}
     for lack in case.of(lacking):
         if lack.lack is Lack.AS_NUMBER:
-            by_event.setdefault((lack.event, lack.reading), []).append(lack)
-    for (event, reading), lacks in by_event.items():
-        leaves, result = tuple(lack.leaf for lack in lacks), lacks[0].result
+            by_place.setdefault((case.query.of(Lacks).place(lack), lack.reading), []).append(lack)
+    for (site, reading), lacks in by_place.items():
+        leaves, event, result = tuple(lack.leaf for lack in lacks), lacks[0].event, lacks[0].result
         cure = f"use {case.words.called(result)} itself, which is a tensor"
         if reading.startswith("math."):
             cure = f"torch.{reading.removeprefix('math.')}  # not {reading}"
@@ -198,7 +199,7 @@ def _as_numbers(case: Case) -> Iterator[Found]:
             f"{lacks_gradient(case, leaves)}: {reading} is a plain number, through which no gradient flows back",
             Fix(cure, without_cut, reading),
             (event, *filter(None, (case.query.tensors.maker(result),))),
-            site=case.query.of(Lacks).place(lacks[0]),
+            site=site,
             tensors=leaves,
             severity=NOTE if all(lack.severity == NOTE for lack in lacks) else WARNING,
         )

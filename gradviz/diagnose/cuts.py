@@ -13,7 +13,18 @@ from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, OpRan, TensorMade
 from gradviz.events.values import Stat
 from gradviz.query import ops as op_sets
 from gradviz.query.copies import copied_from
-from gradviz.query.flow import NEAR, Use, chain, computed_alike, groups_behind, leaves_of, op_of, reach, taken_by
+from gradviz.query.flow import (
+    NEAR,
+    Use,
+    chain,
+    computed_alike,
+    groups_behind,
+    leaves_of,
+    op_of,
+    reach,
+    sets_value,
+    taken_by,
+)
 from gradviz.query.ledger import LINKS, Ledger, Link
 from gradviz.query.missing_gradients import FROM_OUTSIDE, Lacks
 from gradviz.query.numbers_read import NumbersRead
@@ -97,6 +108,7 @@ class _Scan:
         self.since = max(map(case.query.passes.last, before), default=-1)
         self.own = _trained_by(case, self.number)
         self.ways = case.query.of(Lacks).ways(self.root, self.at)
+        self.openly = set(self.ways.reached_openly)
         self.meetings: list[Meeting] = []
         self._live = set(self.own)
         self.dead: dict[int, _Cuts] = {}
@@ -214,12 +226,12 @@ def _is_whole_input(case: Case, scan: _Scan, meeting: Meeting) -> bool:
     leaf; or drawn from them, as `q.sample()` is."""
     if _is_drawn(case, meeting.cut):
         return True
-    openly, joined = set(scan.ways.reached_openly), set[int]()
+    joined = set[int]()
 
     def onward(tensor: int) -> list[int]:
         made = case.query.tensors.made(tensor)
         taken = sources_of(case, made) if made is not None and made.index > scan.since else []
-        own = {one for one in taken if one in openly and case.query.tensors.requires_grad(one, scan.at)}
+        own = {one for one in taken if one in scan.openly and case.query.tensors.requires_grad(one, scan.at)}
         joined.update(own)
         return [source for source in taken if source not in own]
 
@@ -264,7 +276,9 @@ def _branches_of(case: Case, scan: _Scan) -> Iterator[Cut]:
             continue
         behind = {*reach(meeting.live, lambda one: _openly(case, one), NEAR)}
         may_be_meant = meeting.cut in case.downstream.flat
-        if meeting.layered:
+        if not meeting.layered and all(_is_lost_part(case, scan, source) for source in meeting.sources):
+            is_branch, may_be_meant = True, False
+        elif meeting.layered:
             may_be_meant = op.op not in op_sets.ADDING or wholes.isdisjoint(beside)
             is_joined = not wholes.isdisjoint(behind) and not _is_linear_to_root(case, op.outputs[0])
             is_branch = is_joined or not may_be_meant
@@ -283,6 +297,16 @@ def _branches_of(case: Case, scan: _Scan) -> Iterator[Cut]:
             yield Cut(
                 Place.BRANCH, meeting.cut, leaves, tensor=min(wholes), reader=meeting.op, may_be_meant=may_be_meant
             )
+
+
+def _is_lost_part(case: Case, scan: _Scan, source: int) -> bool:
+    """Whether a tensor is a part of a result of which the root uses other parts openly, and nothing else."""
+    whole, query = _whole(case, source), case.query
+    if source in scan.openly or source == whole or not op_of(query, whole):
+        return False
+    readers = [query.tensors.op(event) for event in case.downstream.readers(whole)]
+    live = [op for op in readers if not scan.openly.isdisjoint(op.outputs)]
+    return bool(live) and all(op.op in op_sets.SPLITTING | op_sets.SELECTING for op in live)
 
 
 def _openly(case: Case, tensor: int) -> tuple[int, ...]:
@@ -351,7 +375,11 @@ def _terms(case: Case, lasts: list[_Scan]) -> Iterator[Cut]:
             is_term = op.op in op_sets.SUMS and not meeting.weights and not meeting.layered
             trains = leaves_of(case.query, meeting.tensor)  # leaves of others, as those of a critic
             is_term &= case.training.holders.keys() >= set(trains)
-            if is_term and _is_linear_to_root(case, op.outputs[0]) and not _sets_value(case, meeting, op):
+            if (
+                is_term
+                and _is_linear_to_root(case, op.outputs[0])
+                and not sets_value(case.query, meeting.sources, meeting.live)
+            ):
                 yield Cut(Place.TERM, meeting.cut, tuple(sorted(meeting.leaves)), tensor=meeting.tensor)
 
 
@@ -370,18 +398,6 @@ def _numbers(case: Case) -> Iterator[Cut]:
             nodes = case.query.nodes.of_tensors.of(reading.tensor)[1].tolist()
             if leaves and used.isdisjoint(nodes):
                 yield Cut(Place.TERM, event, leaves, tensor=reading.tensor, reading=reading.text)
-
-
-def _sets_value(case: Case, meeting: Meeting, op: OpRan) -> bool:
-    """Whether the cut-off term of a sum is a difference to the other term, as in `a + (b - a).detach()`: it gives the
-    sum the value of `b`, and the gradient of `a` is meant."""
-    for source in meeting.sources:
-        difference = op_of(case.query, source)
-        if difference is not None and difference.op in op_sets.DIFFERENCES:
-            sides = [side for side in difference.inputs if side]
-            if any(computed_alike(case.query, side, term) for side in sides for term in meeting.live):
-                return True
-    return False
 
 
 def equal_sides(case: Case) -> list[OpRan]:

@@ -507,6 +507,14 @@ def groups_behind(query: Query, ways: Ways, groups: dict[int, int]) -> dict[int,
     return groups_of
 
 
+def sets_value(query: Query, cut_off: Iterable[int], terms: Iterable[int]) -> bool:
+    """Whether what is cut off, one term of a sum, is a difference to another of its `terms`, as in
+    `a + (b - a).detach()`: it gives the sum the value of `b`, and the gradient of `a` is meant."""
+    made = [one for source in cut_off if (one := op_of(query, source)) is not None]
+    sides = {side for one in made if one.op in op_sets.DIFFERENCES for side in one.inputs if side}
+    return any(computed_alike(query, side, term) for side in sides for term in terms if term)
+
+
 def computed_alike(query: Query, one: int, other: int) -> bool:
     """Whether two tensors are the same, or were computed by the same ops from the same tensors, as when a program has
     an expression twice."""

@@ -5,16 +5,26 @@ they name the same line."""
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
-from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Accumulated, Kind, OpRan, PassBegan, TensorMade
+from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Accumulated, Event, Kind, OpRan, PassBegan, TensorMade
 from gradviz.events.values import TRANSFORM
 from gradviz.query import ops as op_sets
 from gradviz.query.copies import copied_from, equal_result, original, read_in_its_line
 from gradviz.query.failures import refused
-from gradviz.query.flow import Downstream, Separation, Ways, leaves_behind, place_of_cut, reach, shortest_way, taken_by
+from gradviz.query.flow import (
+    Downstream,
+    Separation,
+    Ways,
+    leaves_behind,
+    place_of_cut,
+    reach,
+    sets_value,
+    shortest_way,
+    taken_by,
+)
 from gradviz.query.moment import Moment
 from gradviz.query.numbers_read import NumbersRead
 from gradviz.query.pass_owners import PassOwners, missing_at
@@ -78,6 +88,7 @@ class Lacks:
         self._ways: dict[tuple[int, int, int], Ways] = {}
         self._known: dict[tuple[int, int], Lacking | None] = {}
         self._copies: dict[tuple[int, int], dict[int, int]] = {}
+        self._calls_behind = cache(self._calls_behind_roots)
 
     def of(self, leaf: int, until: int | None = None) -> Lacking | None:
         """The reason why a leaf got no gradient from the passes of its optimizer that began up to the event `until`
@@ -103,7 +114,7 @@ class Lacks:
         cut = self._cut(leaf, begun)
         made = self.trace.event(cut.event) if cut is not None else None
         if cut is not None and not (isinstance(made, OpRan) and not made.grad_enabled):
-            return cut
+            return (self._open_use(leaf) if self._is_straight_through(made) else None) or cut
         results = self._results(leaf)
         numbers = self._through_numbers(leaf, begun, results)
         if cut is not None:
@@ -113,6 +124,15 @@ class Lacks:
         if numbers is not None or any(leaf in self._asked(one) for one in begun):
             return numbers
         return self._not_on_a_way(leaf, begun, results)
+
+    def _is_straight_through(self, cut: Event | None) -> bool:
+        """Whether all that reads what an event cuts off adds it to what it is a difference to."""
+        if not isinstance(cut, OpRan | TensorMade):
+            return False
+        (result, *_), sources = cut.outputs if isinstance(cut, OpRan) else (cut.tensor,), taken_by(self.query, cut)
+        readers = [self.query.tensors.op(event) for event in self.query.of(Downstream).readers(result)]
+        added = [one.op in op_sets.SUMS and sets_value(self.query, sources, one.inputs) for one in readers]
+        return bool(added) and all(added)
 
     def _results(self, leaf: int) -> dict[int, list[int]]:
         """All tensors that were computed from a leaf, and the leaf itself, with the ops that read each; but for what
@@ -226,14 +246,21 @@ class Lacks:
 
     def computed_at(self, lacking: Lacking) -> Site | None:
         """The site of the expression whose value is the result that reaches no root, even if functions of the program
-        computed it. It is the call of a module, if none of the module's parameters reaches the loss; else the call of
-        the function that returns the result."""
+        computed it. It is the call of a module, if neither a parameter nor a result of the module reaches the loss;
+        else the call of the function that returns the result."""
         event = lacking.event
         around = self.query.scopes.around(event, self.query.tensors.op(event).thread)
         module = self._lost_modules.get(lacking.leaf, "")
         site = next((scope.site for scope in around if scope.name == module), None)
-        site = int(self.query.places.of_events[event]) if site is None else site
+        if site is None or site in self._calls_behind(tuple(self._begun(lacking.leaf, self.trace.count))):
+            site = int(self.query.places.of_events[event])
         return self.query.places.site(self.query.places.named_at(site))
+
+    def _calls_behind_roots(self, begun: tuple[Begun, ...]) -> set[int]:
+        """The sites of the calls in which tensors behind roots were made."""
+        made = {self.query.tensors.maker(one) for root in begun for one in self.ways(root.root, root.at).reached}
+        sites = distinct(self.query.places.of_events[[event for event in made if event is not None]])
+        return {caller.number for site in sites.tolist() for caller in self.query.places.callers(site)}
 
     @cached_property
     def _lost_modules(self) -> dict[int, str]:
@@ -472,7 +499,7 @@ class Lacks:
         return set(entered.tolist())
 
     def _open_use(self, leaf: int) -> Lacking | None:
-        """The last result with a graph that is computed from a leaf, if no op reads it; else None."""
+        """The last result with a graph that is computed from a leaf and that no op reads; None if there is none."""
         graph = self.query.of(Downstream)
 
         def onward(tensor: int) -> list[int]:
@@ -480,9 +507,9 @@ class Lacks:
             outputs = ((one, op.index) for op in ops if op.grad_enabled for one in op.outputs if one)
             return [one for one, event in outputs if self.query.tensors.requires_grad(one, event)]
 
-        last = max(reach([leaf], onward, _RESULTS), key=lambda one: self.query.tensors.maker(one) or 0)
-        is_used = last == leaf or graph.readers(last)
-        return None if is_used else self._off_path(leaf, self.query.tensors.maker(last) or 0)
+        ends = [one for one in reach([leaf], onward, _RESULTS) if one != leaf and not graph.readers(one)]
+        last = max((self.query.tensors.maker(one) or 0 for one in ends), default=0)
+        return self._off_path(leaf, last) if last else None
 
     def _is_forgotten(self, leaf: int) -> bool:
         """Whether neither a name nor an optimizer holds a leaf, in a program that trains other leaves: `fully_shard`

@@ -104,15 +104,21 @@ def transposed_of(query: Query, tensor: int) -> int:
 
 def root_is_mean(query: Query, pass_number: int) -> bool:
     """Whether the only root of a pass is a mean: made by a mean, or by a loss that is no sum, perhaps with other terms
-    added, one of which alone is a mean without a factor."""
+    added or times a weight that learns; of several means, each from a line of its own."""
     roots = query.passes.began(pass_number).roots
 
     def onward(tensor: int) -> tuple[int, ...]:
         op = op_of(query, tensor)
-        return op.inputs if op is not None and op.op in op_sets.ADDING else ()
+        is_weighted = (
+            op is not None
+            and op.op in op_sets.MULTIPLYING
+            and all(one and query.tensors.requires_grad(one, op.index) for one in op.inputs)
+        )
+        return op.inputs if op is not None and (op.op in op_sets.ADDING or is_weighted) else ()
 
     terms = [op_of(query, term) for term in reach([roots[0].tensor], onward, NEAR)] if len(roots) == 1 else []
-    return sum(op is not None and is_mean(op) for op in terms) == 1
+    sites = [op.site for op in terms if op is not None and is_mean(op)]
+    return bool(sites) and len(sites) == len(set(sites))
 
 
 def is_mean(op: OpRan) -> bool:

@@ -170,11 +170,12 @@ def _data_of(case: Case, event: int) -> frozenset[int]:
 
 
 def _is_of_training(case: Case, one: Dropped) -> bool:
-    """Whether what is dropped has a graph or is a new value of a leaf, and is no copy, for which the program may wait,
-    and no change of a leaf that is lost."""
+    """Whether what is dropped has a graph or is a new value of a leaf or of a gradient, and is no copy, for which the
+    program may wait, and no change of a leaf that is lost."""
     changes = {event for change in case.of(lost_changes) for event in change.events}
     op = case.query.tensors.op(one.events[0])
     is_wanted = one.has_graph or _is_new_value(case, op)
+    is_wanted |= bool(op.inputs) and case.training.stems_from_gradient(op.inputs[0], op.index)
     return is_wanted and op.op not in CONVERTING | COPYING and changes.isdisjoint(one.events)
 
 
@@ -194,7 +195,7 @@ def _thrown_away(case: Case, one: Dropped) -> Found:
     cure = f"{target} = {text}" if one.has_graph else written_in_place(one.statement.value)
     return Found(
         f"the result of {shortened(text, _LONGEST)} is thrown away: nothing reads it",
-        Fix(cure, typed_as(cure)) if target else "use the result, or leave out the line",
+        Fix(cure, typed_as(cure)) if target or not one.has_graph else "use the result, or leave out the line",
         one.events[:2],
     )
 
@@ -203,8 +204,8 @@ def _thrown_away(case: Case, one: Dropped) -> Found:
 
 
 def _unread_terms(case: Case, found: Container[int]) -> Iterator[Found]:
-    """Scalars with a graph that the program assigns to a variable again and again. No line reads the variable, but to
-    give it its next value. Lines that are `found` are left out."""
+    """Scalars with a graph, or vectors of them, that the program assigns to a variable again and again. No line reads
+    the variable, but to give it its next value. Lines that are `found` are left out."""
     ops, begun = case.trace.table(Kind.OP), case.trace.table(Kind.PASS_BEGAN).events
     callers = {number: case.query.places.callers(number) for number in distinct(ops.sites).tolist()}
     outside = ops.events[~(ops["in_pass"] > 0)]
@@ -225,7 +226,7 @@ def _unread_terms(case: Case, found: Container[int]) -> Iterator[Found]:
         op = case.query.tensors.op(int(last[0]))
         result, requires_grad = op.outputs[0] if op.outputs else 0, case.query.tensors.requires_grad
         of_root = any(one in case.query.passes.roots for one in op.inputs if one)
-        if not result or of_root or case.query.tensors.shape(result) != () or not requires_grad(result, op.index):
+        if not result or of_root or len(case.shape(result)) > 1 or not requires_grad(result, op.index):
             continue
         leaves = tuple(leaf for leaf in leaves_of(case.query, result) if leaf in case.training.trained)
         if leaves:

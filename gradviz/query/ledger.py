@@ -169,14 +169,16 @@ class Ledger:
 
     @cached_property
     def reads(self) -> tuple[np.ndarray, np.ndarray]:
-        """(leaves, events): the ops outside of passes that read the gradient of a leaf and write another tensor, sorted
-        by leaf and event."""
+        """(leaves, events): the ops outside of passes that read the gradient of a leaf and write another tensor, but
+        those that clip it for a step, to a finite norm; sorted by leaf and event."""
         ops, log = self.trace.table(Kind.OP), self.query.tensors.grads
         inputs, outputs = ops.lists("inputs"), ops.lists("outputs")
         is_set = log.values > 0
         grads, first = np.unique(log.values[is_set], return_index=True)
         of = log.tensors[is_set][first]
         new = ~contained(outputs.firsts, grads) & (outputs.counts > 0)
+        clipping = distinct(self.trace.table(Kind.CLIPPED).sites).tolist()
+        new &= ~contained(ops.sites, [one for one in clipping if "inf" not in self.query.places.line_text(one)])
         reading = contained(inputs.values, grads) & new[inputs.owners] & ~(ops["in_pass"] > 0)[inputs.owners]
         leaves = of[np.searchsorted(grads, inputs.values[reading])] if len(grads) else log.values[:0]
         events = ops.events[inputs.owners[reading]]

@@ -27,6 +27,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gradviz.diagnose.cuts import partial_cuts
+from gradviz.diagnose.loops import loops_around
 from gradviz.diagnose.rule import ERROR, NOTE, Case, Edit, Fix, Found, Kind, Need, Rule, Spot
 from gradviz.diagnose.without_gradient import lacking
 from gradviz.query.ledger import Ledger
@@ -89,11 +90,14 @@ def discarded_gradient(case: Case) -> Iterator[Found]:
                 tensors=(int(lives.leaves[row]),),
             )
         else:
+            steps = case.training.stepped.events
+            later = [loops_around(case, case.site(event)) for event in steps[steps > cleared][:1].tolist()]
+            cure = "optimizer.zero_grad()  # before backward(), not between backward() and step()"
+            if later and later[0] < loops_around(case, backward_pass.site):
+                cure = "optimizer.step()  # in the same loop as backward(), behind it"
             yield Found(
                 f"{told} are cleared before any step has used them{more}",
-                Fix(
-                    "optimizer.zero_grad()  # before backward(), not between backward() and step()", _cleared_elsewhere
-                ),
+                Fix(cure, _cleared_elsewhere),
                 (cleared, backward_pass.first),
                 number=backward_pass.number,
                 tensors=leaves,

@@ -25,12 +25,14 @@ Example:
 Cure: assign the leaf as an `nn.Parameter` to an attribute of the module. Use `nn.ParameterList`, `nn.ModuleList` or
 `nn.ModuleDict` in place of a plain list or dict.
 
-Not reported: a tensor that the module gets from outside, or that another optimizer holds.
+Not reported: a tensor that the module gets from outside, or that another optimizer holds; a buffer that requires grad,
+which libraries also have without wanting to train it.
 """
 
 import ast
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 from gradviz.diagnose.rule import ERROR, Case, Edit, Fix, Found, Need, Rule, Site, Spot
 from gradviz.events.kinds import ScopeEntered, TensorMade
@@ -38,11 +40,12 @@ from gradviz.query.flow import leaves_behind
 from gradviz.query.functions_of_source import called, nodes_of
 from gradviz.query.ledger import Ledger
 from gradviz.query.missing_gradients import PARAMETER
-from gradviz.query.source_trees import trees
+from gradviz.query.source_trees import assigned_to, statement_at, trees
 
 # inside a function; another function in it may make registered layers too
 _COMPREHENSIONS = r"(\.<locals>\.<\w+>)*"
 _TENSORS = ("Parameter", "Tensor", "FloatTensor", "Variable")  # classes that are no layers
+_INIT = re.compile(rf"\w\.__init__{_COMPREHENSIONS}$")
 _NEAR = 64  # the most results of a leaf, and the most ops on them, that are looked at
 
 
@@ -54,23 +57,21 @@ _NEAR = 64  # the most results of a leaf, and the most ops on them, that are loo
 )
 def unregistered_parameter(case: Case) -> Iterator[Found]:
     modules = {case.model_of(tensor) for tensor in case.training.trained} - {""}
-    found: dict[int, list[int]] = {}
-    around: dict[int, ScopeEntered] = {}
+    found: dict[tuple[int, str], list[int]] = {}  # by the line that made them, and the forward or class around it
     for leaf in dict.fromkeys([*case.query.of(Ledger).homeless, *_beneath_failures(case)]):
         made = case.query.tensors.made(leaf)
         scopes = _modules_around(case, leaf)
-        if not scopes or not isinstance(made, TensorMade) or not _is_of_a_module(case, leaf, made):
+        if not isinstance(made, TensorMade):
             continue
-        module = _outermost(scopes)
-        name = case.trace.parameters.get(leaf, "")
-        if module in modules and not name.startswith(f"{module}."):
+        module, name = _outermost(scopes), case.trace.parameters.get(leaf, "")
+        if module in modules and not name.startswith(f"{module}.") and _is_of_a_module(case, leaf, made):
             site = _in_the_making_of(case, made.site, scopes)
-            found.setdefault(site, []).append(leaf)
-            around.setdefault(site, scopes[0])
-    for site, leaves in found.items():
+            found.setdefault((site, f"the forward of {module}"), []).append(leaf)
+        elif (listed := _in_a_plain_list(case, made.site)) is not None:
+            found.setdefault((listed.number, listed.place.function.split(".")[-2]), []).append(leaf)
+    for (site, around), leaves in found.items():
         yield Found(
-            f"{case.called(leaves)} get{'s' * (len(leaves) == 1)} gradients in the forward of "
-            f"{_outermost([around[site]])}, but "
+            f"{case.called(leaves)} get{'s' * (len(leaves) == 1)} gradients in {around}, but "
             f"{'is' if len(leaves) == 1 else 'are'} not among its parameters(): no step changes "
             f"{'it' if len(leaves) == 1 else 'them'}",
             Fix("use nn.ModuleList, nn.ModuleDict or nn.Parameter as an attribute of the module", _registered),
@@ -129,7 +130,28 @@ def _modules_around(case: Case, leaf: int) -> list[ScopeEntered]:
 
 
 def _outermost(scopes: list[ScopeEntered]) -> str:
-    return scopes[0].name.partition(".")[0]
+    return scopes[0].name.partition(".")[0] if scopes else ""
+
+
+def _in_a_plain_list(case: Case, number: int) -> Site | None:
+    """The line in an `__init__` that puts what a site made into a plain list or dict of an attribute, if the same call
+    of the constructor made trained leaves, too; None if there is none."""
+    calls = case.query.places.callers(number)
+    for site, outer in pairwise(calls):
+        statement = statement_at(case.query, site)
+        value = statement.value if isinstance(statement, ast.Assign) else None
+        is_own = assigned_to(statement).startswith("self.") and _INIT.search(site.place.function) is not None
+        is_plain = is_own and isinstance(value, ast.List | ast.ListComp | ast.Dict | ast.DictComp)
+        if is_plain and outer.number in case.of(_constructors) and not _is_of_a_plain_class(case, site):
+            return site
+    return None
+
+
+def _constructors(case: Case) -> set[int]:
+    """The sites of the calls of constructors that made trained leaves. Use `case.of(_constructors)`."""
+    made = [case.query.tensors.made(leaf) for leaf in case.training.trained]
+    calls = (case.query.places.callers(one.site) for one in made if one is not None)
+    return {outer.number for chain in calls for site, outer in pairwise(chain) if _INIT.search(site.place.function)}
 
 
 def _in_the_making_of(case: Case, site: int, scopes: list[ScopeEntered]) -> int:

@@ -19,7 +19,8 @@ Example:
 
 Cure: use the leaf in `forward`, or remove it from the model.
 
-Not reported: a leaf in no optimizer whose twin in another model of the same class gets a gradient. A leaf beside used
+Not reported: a leaf in no optimizer whose twin in another model of the same class gets a gradient, or of a layer that
+another replaced. A leaf beside used
 leaves of the same kind (experts, embeddings of a mixture, a part of the last of several blocks) is a note only.
 """
 
@@ -36,7 +37,9 @@ from gradviz.diagnose.without_gradient import (
     learns_in_another_model,
     learns_in_other_blocks,
 )
-from gradviz.query.missing_gradients import Lack
+from gradviz.events.kinds import TensorMade
+from gradviz.query.copies import original
+from gradviz.query.missing_gradients import PARAMETER, Lack
 
 
 @Rule(
@@ -50,7 +53,7 @@ def unused_parameter(case: Case) -> Iterator[Found]:
     unused = {
         lack.leaf: lack
         for lack in case.of(lacking)
-        if lack.lack is Lack.UNUSED and not (lack.severity == NOTE and learns_in_another_model(case, lack.leaf))
+        if lack.lack is Lack.UNUSED and not (lack.severity == NOTE and _is_of_no_use(case, lack.leaf))
     }
     by_site: dict[int, list[int]] = {}
     modules, cut = case.query.modules, _cut_layers(case)
@@ -69,6 +72,18 @@ def unused_parameter(case: Case) -> Iterator[Found]:
             tensors=(*leaves, *beside),
             severity=NOTE if all(_is_noted(case, unused[leaf]) for leaf in leaves) else WARNING,
         )
+
+
+def _is_of_no_use(case: Case, leaf: int) -> bool:
+    """Whether a leaf in no optimizer is no part of what trains: a Parameter of no module that is called, as of a layer
+    that another replaced; a copy, or copied before the first pass; or its twin in another model learns."""
+    made = case.query.tensors.made(leaf)
+    first = case.trace.passes[0].first if case.trace.passes else 0
+    if any(op < first for op in case.downstream.readers(leaf)):
+        return True
+    is_gone = isinstance(made, TensorMade) and made.how == PARAMETER and leaf not in case.trace.parameters
+    is_copy = original(case.query, leaf) not in (0, leaf)
+    return (bool(case.training.holders) and (is_gone or is_copy)) or learns_in_another_model(case, leaf)
 
 
 def _layer(case: Case, leaf: int) -> str:

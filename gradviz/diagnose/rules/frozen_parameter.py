@@ -20,7 +20,8 @@ Cure: leave out the line, freeze only the part that is meant, or switch requires
 `requires_grad_(True)` before the forward.
 
 Not reported: fine-tuning, which is a frozen part of several layers, or a frozen layer with loaded values, with no
-trained layer before it or with an adapter beside it. A layer whose name or line has a word for frozen (`fixed`,
+trained layer before it or with an adapter beside it. A new head that is frozen with a body whose values are random,
+too, as no checkpoint was loaded, looks like that body. A layer whose name or line has a word for frozen (`fixed`,
 `frozen`, `random`, `static`, `reservoir`). A group whose `.grad` the program assigns itself.
 """
 
@@ -289,7 +290,8 @@ def _frozen_layers(case: Case) -> list[FrozenLayer]:
     layers: dict[str, list[int]] = {}
     for path, leaves in case.query.modules.whole(frozen):
         layers.setdefault(_module(path) if path in map(names.get, leaves) else path, []).extend(leaves)
-    frozen_names = {names[leaf] for leaf in frozen}
+    # loaded layers may stay as they are, beside a random one that may not
+    frozen_names = {names[leaf] for leaf, event in frozen.items() if _has_a_random_start(case, leaf, event)}
     found = []
     for path, leaves in layers.items():
         around = _module(path)
@@ -341,7 +343,7 @@ def _module(name: str) -> str:
 
 
 def _is_all_frozen(around: str, frozen: set[str], learning: set[str]) -> bool:
-    """Whether a module has more frozen layers than trained layers: then the trained layers are the exception."""
+    """Whether a module has more frozen random layers than trained layers: then the trained layers are the exception."""
     layers = [{_module(name) for name in names if name.startswith(f"{around}.")} for names in (frozen, learning)]
     return len(layers[0]) > len(layers[1])
 
@@ -362,7 +364,8 @@ def _learning_before(case: Case, leaves: list[int]) -> tuple[int, ...]:
 
 def _learns_behind(case: Case, leaves: list[int]) -> bool:
     """Whether an op reads a trained leaf beside what was computed from a frozen module."""
-    first = case.query.tensors.op(case.downstream.readers(leaves[0])[0])
+    uses = [use for use in case.downstream.readers(leaves[0]) if case.query.nodes.of_op(use)]  # no copy of it
+    first = case.query.tensors.op([*uses, *case.downstream.readers(leaves[0])][0])
     results = case.downstream.results(first.outputs[0], NEAR) if first.outputs else {}
     readers = distinct(np.array([op for ops in results.values() for op in ops], np.int64)).tolist()
     return any(

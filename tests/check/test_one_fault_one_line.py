@@ -151,6 +151,61 @@ for step in range(3):
     nn.functional.cross_entropy(x @ up @ down.tanh(), y).backward()
     optimizer.step()
 """
+# The biases of all layers are left out, those behind what learns and those before it.
+BIASES_LEFT_OUT = """\
+model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3))
+decayed = [p for p in model.parameters() if p.ndim > 1]
+rest = [p for p in model.parameters() if p.ndim <= 1]
+optimizer = torch.optim.SGD([{"params": decayed, "weight_decay": 0.01}], lr=0.1)  # <- not-updated
+for step in range(3):
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+"""
+PART_OF_A_LIST_LEFT_OUT = """\
+field, encoder, decoder = nn.Linear(4, 4), nn.Linear(3, 4), nn.Linear(4, 3)
+noise = nn.Parameter(torch.zeros(()))
+slow = torch.optim.SGD(field.parameters(), lr=0.01)
+fast = torch.optim.SGD([*encoder.parameters(), noise], lr=0.1)  # <- not-updated
+for step in range(3):
+    loss = (decoder(torch.tanh(field(torch.tanh(encoder(x))))) - x).pow(2).mean() / noise.exp() + noise
+    slow.zero_grad()
+    fast.zero_grad()
+    loss.backward()
+    slow.step()
+    fast.step()
+"""
+COLUMN_IN_TRAINING_AND_EVALUATION = """\
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    with torch.no_grad():
+        print((model(x) - x.sum(1)).abs().mean().item())
+    loss = (model(x) - x.sum(1)).pow(2).mean()  # <- broadcast-surprise
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+LIST_IN_A_MODEL_THAT_IS_COPIED = """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = [nn.Linear(3, 3) for _ in range(2)]  # <- unregistered-parameter
+        self.head = nn.Linear(3, 3)
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return self.head(x)
+net = Net()
+average = copy.deepcopy(net).requires_grad_(False)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(net(x), y).backward()
+    optimizer.step()
+with torch.no_grad():
+    print(average(x).argmax(1))
+"""
 # The note on the scale explains no clipping that comes too late.
 LATE_CLIP_BESIDE_A_NOTE = """\
 scale_of, shift_of, head = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3)
@@ -165,6 +220,10 @@ for step in range(4):
     nn.utils.clip_grad_norm_([*scale_of.parameters(), *shift_of.parameters()], 1.0)
 """
 PROGRAMS = {
+    "biases left out": BIASES_LEFT_OUT,
+    "part of a list left out": PART_OF_A_LIST_LEFT_OUT,
+    "column in training and evaluation": COLUMN_IN_TRAINING_AND_EVALUATION,
+    "list in a model that is copied": LIST_IN_A_MODEL_THAT_IS_COPIED,
     "zeros of empty": ZEROS_OF_EMPTY,
     "average of itself": AVERAGE_OF_ITSELF,
     "optimizer of the pretrained": OPTIMIZER_OF_THE_PRETRAINED,

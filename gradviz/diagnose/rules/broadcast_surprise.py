@@ -29,7 +29,7 @@ from gradviz.diagnose.fix import Edit, Fix, Spot, bracketed
 from gradviz.diagnose.rule import WARNING, Case, Found, Need, Rule
 from gradviz.events.handles import Form
 from gradviz.events.kinds import Kind, OpRan
-from gradviz.query.flow import op_behind, op_of
+from gradviz.query.flow import op_behind, op_of, transposed_of
 from gradviz.query.ops import COPYING, MULTIPLYING, PRODUCTS, REDUCTIONS, REGRESSION_LOSSES, SELECTING, SUMS
 from gradviz.query.source_trees import expression_at
 
@@ -54,6 +54,7 @@ def broadcast_surprise(case: Case) -> Iterator[Found]:
     seen: set[int] = set()
     square = two[_is_square(case, ops.events[two], outputs.firsts[two])]
     own = case.by_site(ops.events[square]).values()
+    found: dict[object, list[tuple[OpRan, list[int]]]] = {}  # by the weights behind the side with more axes
     for event in sorted(event for events in own for event in events[:_OPS].tolist()):
         op = ops.object(event)
         if op.site in seen:
@@ -61,13 +62,19 @@ def broadcast_surprise(case: Case) -> Iterator[Found]:
         sides = [_unexpanded(case, tensor, op.site) for tensor in op.inputs[:2]]
         if _surprises(case, op, sides):
             seen.add(op.site)
-            a, b = (f"{case.words.called(tensor)} {_shown(case, tensor)}" for tensor in sides)
-            yield Found(
-                f"{a} and {b} are broadcast against each other: every prediction is compared with every target",
-                _cure(case, op, sides),
-                (op.index,),
-                tensors=tuple(sides),
-            )
+            column = max(sides, key=lambda tensor: len(case.shape(tensor)))
+            made = op_behind(case.query, column, COPYING | MULTIPLYING | SELECTING)
+            sources = [transposed_of(case.query, one) for one in made.inputs if one] if made is not None else []
+            found.setdefault(frozenset(sources) & case.training.trained or op.site, []).append((op, sides))
+    for alike in found.values():  # first one of the training
+        op, sides = min(alike, key=lambda one: not case.query.nodes.of_op(one[0].index))
+        a, b = (f"{case.words.called(tensor)} {_shown(case, tensor)}" for tensor in sides)
+        yield Found(
+            f"{a} and {b} are broadcast against each other: every prediction is compared with every target",
+            _cure(case, op, sides),
+            (op.index, *(other.index for other, _ in alike if other is not op)),
+            tensors=tuple(sides),
+        )
 
 
 def _cure(case: Case, op: OpRan, sides: list[int]) -> Fix | str:

@@ -28,7 +28,7 @@ grad for `torch.autograd.grad`.
 import ast
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -203,6 +203,8 @@ def _with_all(case: Case, made: int, name: str, leaves: tuple[int, ...]) -> Fix 
     """The call that made an optimizer, with the _left_out leaves added: the parameters of one more module, or all
     parameters of the model if the leaves are in several modules."""
     path = case.trace.parameters.get(leaves[0]) or case.words.called(leaves[0])
+    if not path.replace(".", "_").isidentifier():
+        return f"give {name} {case.called(leaves)}, too"
     (module, _), *more = case.query.modules.whole(leaves)
     module = module or path
     own, root = first_argument(case.query, case.site(made)), path.partition(".")[0]
@@ -430,10 +432,20 @@ def _left_out(case: Case) -> list[Forgotten]:
         for part in _parts(case, leaves, others, number):
             place = _place(case, number, set(part), others)
             if _is_forgotten(case, part, others, place):
-                optimizer = _nearest(case, part, others, optimizers)
+                optimizer = _nearest(case, part, optimizers)
                 before = found[optimizer].leaves if optimizer in found else ()
                 found[optimizer] = Forgotten((*before, *part), number, optimizer, _made(case, optimizer))
-    return [*found.values(), *_apart(case, {leaf for one in found.values() for leaf in one.leaves})]
+    found_parts = [*found.values(), *_apart(case, {leaf for one in found.values() for leaf in one.leaves})]
+    # a part of a model with something forgotten is no fault of its own
+    known, points = {leaf for one in found_parts for leaf in one.leaves}, {*_points(case)}
+    rest = [leaf for leaf in case.query.of(Ledger).homeless if leaf not in known | points]
+    for at, one in enumerate(found_parts):
+        models = {case.model_of(leaf) for leaf in one.leaves}
+        more = [
+            leaf for leaf in rest if case.model_of(leaf) in models and one.optimizer in _first_pass(case, [leaf])[1]
+        ]
+        found_parts[at] = replace(one, leaves=(*one.leaves, *more))
+    return found_parts
 
 
 def _apart(case: Case, known: set[int]) -> Iterator[Forgotten]:
@@ -472,11 +484,15 @@ def _is_like(case: Case, leaf: int, trained: int) -> bool:
     return made.how == PARAMETER or case.query.tensors.shape(leaf) == () or is_beside
 
 
-def _nearest(case: Case, leaves: list[int], others: set[int], optimizers: set[int]) -> int:
-    """The optimizer that leaves were left out of: first choice is an optimizer of another part of their model."""
+def _nearest(case: Case, leaves: list[int], optimizers: set[int]) -> int:
+    """The optimizer that leaves were left out of: first choice is an optimizer of another part of their model, then the
+    one of the most models: a list of parts may lack one."""
+    models: dict[int, set[str]] = {number: set() for number in optimizers}
+    for leaf, owners in case.training.owners.items():
+        for number in owners & optimizers:
+            models[number].add(case.model_of(leaf))
     model = case.model_of(leaves[0])
-    near = {leaf for leaf in others if case.model_of(leaf) == model} or others
-    return min(number for leaf in near for number in case.training.owners[leaf] & optimizers)
+    return min(optimizers, key=lambda number: (model not in models[number], -len(models[number]), number))
 
 
 def _is_forgotten(case: Case, leaves: list[int], others: set[int], place: _Place) -> bool:

@@ -1,5 +1,6 @@
 """`wrong-axis`: a softmax is taken over one axis, and the op that reads its result expects another axis: the product of
-attention weights with values, `nll_loss`, `gather`, or `kl_div`, by its other side.
+attention weights with values, `nll_loss`, `ctc_loss`, `gather`, or `kl_div`, by its other side. Or a softmax or
+`normalize` is taken over the axis of the samples, which each op keeps up to the mean of the loss.
 
 Why it is bad: the weights do not add up to one, or are no probabilities of the classes. The loss may fall all the
 same, because all examples of a batch are mixed.
@@ -23,7 +24,8 @@ for a loss.
 
 Not reported: a softmax of parameters alone (a matrix of transitions); a softmax that multiplies a single column (a
 state, which then keeps its sum); a softmax that is transposed or normalised again before it is read; an axis of one
-entry.
+entry; a softmax over the first axis that a later op sums over, as attention over time does, or of a square of pairs, as
+in a contrastive loss by rows and columns. Where the sizes of two axes are the same, a transpose hides which is which.
 """
 
 import ast
@@ -31,29 +33,32 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from gradviz.diagnose.rule import WARNING, Case, Edit, Edits, Fix, Found, Need, Rule, Spot
+from gradviz.diagnose.rule import WARNING, Case, Edit, Edits, Fix, Found, Need, Rule, Site, Spot
 from gradviz.events.kinds import Kind, OpRan
-from gradviz.query.flow import op_of
-from gradviz.query.ops import (
-    CLAMPING,
-    CONVERTING,
-    DROPOUTS,
-    LOG_SHARES,
-    LOGARITHMS,
-    MATRIX_PRODUCTS,
-    MULTIPLYING,
-    NEGATING,
-    SELECTING,
-    SHARES,
-)
+from gradviz.query import ops as op_sets
+from gradviz.query.flow import NEAR, is_mean, op_of, reach
+from gradviz.query.functions_of_source import called, nodes_of
+from gradviz.query.source_trees import trees
 from gradviz.sets import contained
 
-_OVER = SHARES | LOG_SHARES
-_SUMMING = MATRIX_PRODUCTS  # ops that sum over the last axis of their first input
-_SAME_PLACES = CONVERTING | DROPOUTS | MULTIPLYING | LOGARITHMS | NEGATING | CLAMPING | {"masked_fill", "contiguous"}
-_SHAPING = SELECTING | {"reshape", "view", "unsafe_view", "expand"}
+_OVER, _SCALED = op_sets.SHARES | op_sets.LOG_SHARES, {"normalize"}
+_MODULES = ("Softmax", "LogSoftmax")
+_MATRIX = 2  # axes
+_MOVING = op_sets.TRANSPOSING | {"permute", "movedim", "moveaxis"}
+_SUMMING = op_sets.MATRIX_PRODUCTS  # ops that sum over the last axis of their first input
+_SAME_PLACES = (
+    op_sets.CONVERTING
+    | op_sets.DROPOUTS
+    | op_sets.MULTIPLYING
+    | op_sets.LOGARITHMS
+    | op_sets.NEGATING
+    | op_sets.CLAMPING
+    | {"masked_fill", "contiguous"}
+)
+_ALIKE = _SAME_PLACES | op_sets.SUMS | op_sets.DIVIDING | op_sets.LOSSES | op_sets.JOINING | _OVER  # one by one
+_SHAPING = op_sets.SELECTING | {"reshape", "view", "unsafe_view", "expand"}
 _FAR = 8  # ops between a softmax and its reader
-_DIM = re.compile(r"\bdim=(-?\d+)")
+_DIM, _MOVED = re.compile(r"\bdim=(-?\d+)"), re.compile(r"\bdim0=(-?\d+), dim1=(-?\d+)")
 
 
 class Axis(NamedTuple):
@@ -68,14 +73,15 @@ class Axis(NamedTuple):
 @Rule("wrong-axis", WARNING, "a softmax over another axis than its reader goes by", needs=(Need.DETAILS, Need.PASS))
 def wrong_axis(case: Case) -> Iterator[Found]:
     ops = case.trace.table(Kind.OP)
-    softmaxes = case.trace.named(ops["op"], tuple(_OVER))
+    softmaxes = case.trace.named(ops["op"], tuple(_OVER | _SCALED))
     softmaxes &= contained(ops.events, case.trace.table(Kind.NODE)["op"])
     for event in case.first_of_sites(ops.events[softmaxes]):
         op = case.query.tensors.op(event)
         axis = _axis(case, op)
         if axis is None or not _is_of_data(case, op):
             continue
-        for reader, wanted, why in _readers(case, op.outputs[0], axis):
+        readers = _readers(case, op.outputs[0], axis) if op.op in _OVER else ()
+        for reader, wanted, why in (*readers, *_of_samples(case, op, axis)):
             wrong = _other_side(case, reader, axis) or op
             wanted = wanted if wrong is op else axis.from_end
             yield Found(
@@ -83,8 +89,60 @@ def wrong_axis(case: Case) -> Iterator[Found]:
                 f"{case.at(reader)} {why}",
                 Fix(f"dim={wanted}  # of {wrong.op}, in place of dim={_said(wrong)}", _over(wanted)),
                 (wrong.index, reader),
+                site=_made_at(case, wrong),
             )
             break
+
+
+def _made_at(case: Case, op: OpRan) -> Site | None:
+    """The only line of the program that makes a module of the class of the one that ran an op, `nn.Softmax(dim=0)`;
+    None if it is not known."""
+    module = next(iter(case.query.scopes.around(op.index, op.thread)[::-1]), None)
+    made = [
+        (file, call.lineno)
+        for file, tree in case.query.of(trees).items()
+        for call in nodes_of(tree)
+        if isinstance(call, ast.Call) and module is not None and called(call) == module.type in _MODULES
+    ]
+    return case.query.places.of_line(*made[0]) if len(made) == 1 else None
+
+
+def _of_samples(case: Case, op: OpRan, axis: Axis) -> Iterator[tuple[int, int, str]]:
+    """The op that takes the mean over the first axis of a result, if a softmax is taken over this axis and each op up
+    to that one keeps it: it is the axis of the samples. Not for weights of samples, a square of pairs, or a softmax
+    over each axis of the same scores."""
+    shape, asked = case.shape(op.outputs[0]), [*map(case.query.tensors.op, case.downstream.readers(op.inputs[0]))]
+    is_of_pairs = len(shape) == _MATRIX and shape[0] == shape[1]
+    is_first = len(shape) > 1 and axis.from_end == -len(shape) and max(shape[1:]) > 1
+    if not is_first or is_of_pairs or any(one.op in _OVER and _said(one) != _said(op) for one in asked):
+        return
+    for tensor in reach([op.outputs[0]], lambda one: _keeping_first(case, one, shape[0]), NEAR):
+        for reader in map(case.query.tensors.op, case.downstream.readers(tensor)):
+            among = [case.shape(one)[:1] for one in reader.inputs if one]
+            is_each = reader.op in op_sets.MEANS and case.shape(tensor) == shape[:1]
+            is_loss = reader.op in op_sets.LOSSES and among[:2] == [shape[:1]] * 2
+            if (is_each or is_loss) and is_mean(reader) and case.shape(reader.outputs[0]) == ():
+                last = max(place for place in range(1, len(shape)) if shape[place] > 1) - len(shape)
+                yield reader.index, _as_said(last, axis), "is a mean over this axis, which is that of the samples"
+                return
+
+
+def _keeping_first(case: Case, tensor: int, size: int) -> Iterator[int]:
+    """The results of ops that read a tensor and keep its first axis, of this size, in its place."""
+    shape = case.shape(tensor)
+    for op in map(case.query.tensors.op, case.downstream.readers(tensor)):
+        result = op.outputs[0] if op.outputs and not op.in_pass and case.query.nodes.of_op(op.index) else 0
+        after = case.shape(result) if result else ()
+        is_kept = (op.rule.elementwise or op.op in _ALIKE) and len(after) == len(shape)
+        is_kept |= op.op in op_sets.PRODUCTS and tensor in op.inputs[: 1 + (op.op == "addmm")]
+        is_kept |= op.op in op_sets.RESHAPING and (op.op not in _MOVING or shape.count(size) == 1)
+        is_kept |= op.op in op_sets.SELECTING and bool(after)
+        dim = _DIM.search(op.args)
+        is_kept |= (
+            op.op in op_sets.REDUCTIONS | {"logsumexp"} and dim is not None and int(dim[1]) not in (0, -len(shape))
+        )
+        if is_kept and after[:1] == (size,):
+            yield result
 
 
 def _other_side(case: Case, reader: int, axis: Axis) -> OpRan | None:
@@ -145,6 +203,8 @@ def _by_another_axis(case: Case, op: OpRan, source: int, axis: Axis) -> Iterator
     is_summed = is_summed and len(by) != 1 and by[-1:] != (1,)
     if is_summed and axis.from_end != -1:
         yield op.index, -1, "sums over the last axis: these weights do not add up to one"
+    if op.op == "ctc_loss" and op.inputs[0] == source and axis.from_end != -1:
+        yield op.index, -1, "takes the last axis for that of the classes"
     if op.op == "nll_loss" and op.inputs[0] == source and (axis.is_sure or len(shape) <= 2):
         classes = 1 - len(shape) if len(shape) > 1 else -1
         if axis.from_end != classes:
@@ -188,8 +248,12 @@ def _onwards(case: Case, op: OpRan, source: int, axis: Axis) -> Axis | None:
         others = [tensor for tensor in op.inputs[1:] if tensor]
         is_mask = not any(case.query.tensors.requires_grad(tensor, op.index) for tensor in others)
         return axis if is_mask else None
+    moved = _MOVED.search(op.args) if op.op in _MOVING else None
+    if moved is not None and before:
+        one, other = (int(dim) % len(before) - len(before) for dim in moved.groups())
+        return axis._replace(from_end={one: other, other: one}.get(axis.from_end, axis.from_end))
     if op.op in _SHAPING and before and after and before[-1] == after[-1]:
-        is_same = before == after or (op.op in SELECTING and len(before) == len(after))
+        is_same = before == after or (op.op in op_sets.SELECTING and len(before) == len(after))
         if is_same or axis.from_end == -1:
             return axis._replace(is_sure=axis.is_sure and is_same, dimensions=len(after))
         return Axis(max(axis.from_end, -len(after)), len(after), is_sure=False) if len(after) > 1 else None
@@ -200,7 +264,7 @@ def _over(wanted: int) -> Edits:
     """Another axis in place of the axis of a softmax."""
 
     def edits(spot: Spot) -> list[Edit]:
-        for call in spot.calls_here("softmax", "log_softmax", "Softmax", "LogSoftmax"):
+        for call in spot.calls_here("softmax", "log_softmax", "normalize", *_MODULES):
             named = [keyword.value for keyword in call.keywords if keyword.arg == "dim"]
             numbers = [node for node in call.args if isinstance(node, ast.Constant | ast.UnaryOp)]
             if named or numbers:

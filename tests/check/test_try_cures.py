@@ -78,10 +78,15 @@ ADVISED = {
     "zero-gradient: the last state of one direction alone",
     "broadcast-surprise: a bias of each item that is a column",
     "not-updated: the optimizer of an earlier part steps in place of the one of the new part",
+    "discarded-gradient: a step behind the loop over batches whose gradients are clipped",
+    "stale-model: a target network that is the network, and follows it by products",
+    "stale-model: an average by mul_ and add_ in a dict that shares the memory of the weights",
+    "stale-model: an average in tensors that share the memory of the weights",
     "stale-model: an average that is the model, by mul_ and add_",
 }
 TYPED = {
     "off-loss-path: a result that is thrown away",
+    "off-loss-path: gradients that are scaled in new tensors",
     "off-loss-path: a sum of losses that the last term replaces",
     "off-loss-path: terms that an inner loop replaces",
     "off-loss-path: an image that is to stay in its range",

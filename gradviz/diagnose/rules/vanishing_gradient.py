@@ -91,14 +91,14 @@ def vanishing_gradient(case: Case) -> Iterator[Found]:
 def _not_cancelled(case: Case, small: np.ndarray, norms: dict[int, float]) -> np.ndarray:
     """The leaves that no op reads together with a leaf whose gradient is sound, by the norms of one pass. A bias before
     a normalisation gets nothing but rounding errors, while the weight beside it learns."""
-    below = case.downstream
+    below, nodes = case.downstream, case.query.nodes
     return np.array(
         [
             leaf
             for leaf in small.tolist()
             if not any(
                 norms.get(other, 0.0) >= _BESIDE * norms[leaf]
-                for event in below.readers(leaf)[:1]
+                for event in [use for use in below.readers(leaf) if nodes.of_op(use)][:1]  # no copy of it
                 for read in case.query.tensors.op(event).inputs
                 for other in (read, *sources(case.query, read, through_memory=True))
             )
@@ -155,7 +155,7 @@ def _joins(case: Case, leaf: int) -> list[int]:
     there is no such op."""
     nodes, tensor = case.query.nodes, leaf
     for _ in range(_VIEWS):
-        readers = case.downstream.readers(tensor)
+        readers = [use for use in case.downstream.readers(tensor) if nodes.of_op(use)]
         if not readers:
             return []
         joining = nodes.of_op(readers[0])

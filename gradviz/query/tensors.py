@@ -374,7 +374,7 @@ class Memory(Lookup):
         """The value of a tensor just after event `at`; None if it is unknown."""
         self.trace.reach_tensors([tensor], at)
         snapshot = self.trace.snapshot(tensor, at=at)
-        if snapshot is not None and self._is_stale(tensor, at):
+        if snapshot is not None and self.is_stale(tensor, at):
             return replace(snapshot, array=None, told=None)
         if snapshot is None or tensor not in self.shared:
             return snapshot
@@ -402,7 +402,7 @@ class Memory(Lookup):
                 found[tensor] = found[base] if whole else base
         return found
 
-    def _is_stale(self, tensor: int, at: int) -> bool:
+    def is_stale(self, tensor: int, at: int) -> bool:
         """Whether the memory of which a tensor is a part was written to since the tensor's last known value."""
         base = self.parts.get(tensor)
         if base is None:

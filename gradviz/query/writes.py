@@ -2,7 +2,7 @@
 before the first gradient of a leaf is its initialisation), an author and a place. Also the nodes that still need the
 value that is written over, and the writes between forward and backward that autograd does not see."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -25,9 +25,22 @@ def value_changes(query: Query, tensor: int) -> np.ndarray:
     """The events that made a tensor, changed it in place, or gave it other memory, in order."""
     query.trace.reach_all()
     direct, in_memory = query.tensors.value_events(tensor), query.memory.changes(tensor)
-    if base := query.memory.parts.get(tensor):
-        in_memory = [*in_memory, *query.tensors.value_events(base).tolist(), *query.memory.changes(base)]
-    return _ordered(direct, in_memory) if in_memory else direct
+    changes = _ordered(direct, in_memory) if in_memory else direct
+    base = query.memory.parts.get(tensor)
+    return changes if base is None else _ordered(changes, _unknown_from(query, tensor, base, changes))
+
+
+def _unknown_from(query: Query, tensor: int, base: int, changes: np.ndarray) -> list[int]:
+    """The writes to the base of a tensor that shows a part of it, behind each change of the tensor up to the first by
+    which its value is unknown."""
+    writes = sorted({*query.tensors.value_events(base).tolist(), *query.memory.changes(base)})
+    found: list[int] = []
+    for since, until in zip(changes.tolist(), [*changes.tolist()[1:], query.trace.count], strict=True):
+        for event in writes[bisect_right(writes, since) : bisect_left(writes, until)]:
+            found.append(event)
+            if query.memory.is_stale(tensor, event):
+                break
+    return found
 
 
 def writes_by_any_name(query: Query, tensor: int, since: int = 0, until: int | None = None) -> list[int]:

@@ -36,7 +36,7 @@ from itertools import pairwise
 
 from gradviz.diagnose.rule import ERROR, Case, Edit, Fix, Found, Need, Rule, Site, Spot
 from gradviz.events.kinds import ScopeEntered, TensorMade
-from gradviz.query.flow import leaves_behind
+from gradviz.query.flow import leaves_behind, reach
 from gradviz.query.functions_of_source import called, nodes_of
 from gradviz.query.ledger import Ledger
 from gradviz.query.missing_gradients import PARAMETER
@@ -118,14 +118,20 @@ def _beneath_failures(case: Case) -> list[int]:
 
 
 def _modules_around(case: Case, leaf: int) -> list[ScopeEntered]:
-    """The modules in whose forward a leaf, or a result of the leaf, is first read; the outermost module comes first."""
-    if not case.downstream.readers(leaf):
+    """The modules in whose forward a leaf, or a result of the leaf, is first read; the outermost module comes first. A
+    leaf that a copy or an average of it was written into is no result."""
+    tensors, below = case.query.tensors, case.downstream
+    if not below.readers(leaf):
         return []
-    readers = sorted({op for ops in case.downstream.results(leaf, _NEAR).values() for op in ops})
-    for op in readers[:_NEAR]:
-        scopes = case.query.scopes.around(op, case.query.tensors.op(op).thread)
+
+    def onward(tensor: int) -> Iterator[int]:
+        return (one for one in below.onward(tensor) if not tensors.is_leaf_that_requires_grad(one, case.trace.count))
+
+    readers = {op for tensor in reach([leaf], onward, _NEAR) for op in below.readers(tensor)}
+    for op in sorted(readers)[:_NEAR]:
+        scopes = case.query.scopes.around(op, tensors.op(op).thread)
         if scopes:
-            return scopes if case.query.tensors.is_leaf_that_requires_grad(leaf, op) else []
+            return scopes if tensors.is_leaf_that_requires_grad(leaf, op) else []
     return []
 
 

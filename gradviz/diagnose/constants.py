@@ -68,23 +68,23 @@ def carried(case: Case) -> Link | None:
 
 
 def carried_into(case: Case, node: int, number: int) -> int:
-    """The tensor through which a pass reaches a node that an earlier pass went through; 0 if there is none."""
+    """The tensor through which a pass reaches a node that an earlier pass went through, one with a name if there is
+    one; 0 if there is none."""
     received = case.trace.table(Kind.RECEIVED)
-    ran = received["node"] == node
-    earlier = received["in_pass"][ran & (received["in_pass"] < number)]
+    earlier = received["in_pass"][(received["node"] == node) & (received["in_pass"] < number)]
     if not len(earlier):
         return 0
-    nodes, before = case.query.nodes, int(earlier.max())
-    old = set(received["node"][received["in_pass"] == before].tolist()) - nodes.leaves.keys()
-    since = case.query.passes.last(case.query.passes.by_number[before])
+    nodes = case.query.nodes
+    since = case.query.passes.last(case.query.passes.by_number[int(earlier.max())])
     roots = [root.node for root in case.query.passes.began(number).roots]
-    for new in sorted(set(nodes.walk(roots)) - old):
-        made = nodes.event(new)
-        if made is not None and made.index > since:
-            for edge in made.edges:
-                if edge.node in old and edge.tensor:
-                    return edge.tensor
-    return 0
+    made = {one: event for one in sorted(nodes.walk(roots)) if (event := nodes.event(one)) is not None}
+    carried = [
+        edge.tensor
+        for event in made.values()
+        for edge in (event.edges if event.index > since else ())
+        if edge.tensor and edge.node in made and made[edge.node].index < since and node in nodes.walk([edge.node])
+    ]
+    return next((tensor for tensor in carried if case.query.names.of(tensor)), carried[0] if carried else 0)
 
 
 def wasted(case: Case) -> Iterator[Link]:

@@ -632,7 +632,8 @@ def detached(name: str) -> Edits:
 
 
 def detached_in_each_round(name: str) -> Edits:
-    """Detaches a tensor at the start of each round of the outermost loop with a pass that is around the line."""
+    """Detaches a tensor at the end of each round of the outermost loop with a pass that is around the line: before the
+    first round it may be None."""
 
     def edits(spot: Spot) -> list[Edit]:
         statement = spot.statement
@@ -645,7 +646,7 @@ def detached_in_each_round(name: str) -> Edits:
         passes = [loop for loop in loops if spot.source.calls("backward", within=loop)]
         if not passes:  # a function that is called for each round
             return _detached_where_used(spot, name)
-        return [spot.source.before(passes[0].body[0], f"{name} = {name}.detach()")]
+        return [spot.source.after(passes[0].body[-1], f"{name} = {name}.detach()")]
 
     return edits
 

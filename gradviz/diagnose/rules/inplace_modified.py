@@ -160,6 +160,9 @@ def _itself(case: Case, made: NodeMade, end: int) -> str:
 def _between_rounds(case: Case, carried: int) -> Fix:
     name = case.words.called(carried)
     code = by_expressions(case, name)
+    site = case.place(case.query.tensors.maker(carried))
+    if site is not None and len(site.place.names) > 1 and name not in site.place.names:
+        return Fix(f"detach() what {name} gives to the next round")
     return Fix(f"{name}.detach()  # between two rounds", detached_in_each_round(code))
 
 

@@ -111,10 +111,12 @@ def _calls_of(case: Case, link: Link, has_own_name: bool = False) -> int:
 def _of_constant(case: Case, tensor: int, op: int, leaves: tuple[int, ...], role: str, calls: int = 0) -> Found:
     name = case.query.places.expression(case.site(calls)) if calls else case.words.called(tensor)
     made = case.query.tensors.maker(tensor)
-    constant = f"({name})" if " " in name else name
+    whole = case.query.places.expression(case.site(made)) if made is not None and "…" in name else ""
+    code = whole or by_expressions(case, name)
+    constant = f"({code})" if " " in code else code
     return Found(
         f"{name} {role} and carries a graph: gradients flow through it into {case.called(leaves)}",
-        Fix(f"{constant}.detach()  # or compute it under torch.no_grad()", detached(by_expressions(case, name))),
+        Fix(f"{constant}.detach()  # or compute it under torch.no_grad()", detached(code)),
         (calls or (made if made is not None else op), op),
         tensors=leaves,
     )

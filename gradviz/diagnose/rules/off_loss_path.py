@@ -171,9 +171,11 @@ def _data_of(case: Case, event: int) -> frozenset[int]:
 
 def _is_of_training(case: Case, one: Dropped) -> bool:
     """Whether what is dropped has a graph or is a new value of a leaf or of a gradient, and is no copy, for which the
-    program may wait, and no change of a leaf that is lost."""
+    program may wait, no change of a leaf that is lost, and no collective."""
     changes = {event for change in case.of(lost_changes) for event in change.events}
     op = case.query.tensors.op(one.events[0])
+    if case.query.tensors.are_collectives[np.searchsorted(case.trace.table(Kind.OP).events, op.index)]:
+        return False
     is_wanted = one.has_graph or _is_new_value(case, op)
     is_wanted |= bool(op.inputs) and case.training.stems_from_gradient(op.inputs[0], op.index)
     return is_wanted and op.op not in CONVERTING | COPYING and changes.isdisjoint(one.events)

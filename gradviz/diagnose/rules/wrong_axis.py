@@ -139,7 +139,9 @@ def _keeping_first(case: Case, tensor: int, size: int) -> Iterator[int]:
         is_kept |= op.op in op_sets.SELECTING and bool(after)
         dim = _DIM.search(op.args)
         is_kept |= (
-            op.op in op_sets.REDUCTIONS | {"logsumexp"} and dim is not None and int(dim[1]) not in (0, -len(shape))
+            op.op in op_sets.REDUCTIONS | op_sets.LOG_PROBABILITIES
+            and dim is not None
+            and int(dim[1]) not in (0, -len(shape))
         )
         if is_kept and after[:1] == (size,):
             yield result

@@ -177,8 +177,15 @@ def _is_of_training(case: Case, one: Dropped) -> bool:
     if case.query.tensors.are_collectives[np.searchsorted(case.trace.table(Kind.OP).events, op.index)]:
         return False
     is_wanted = one.has_graph or _is_new_value(case, op)
-    is_wanted |= bool(op.inputs) and case.training.stems_from_gradient(op.inputs[0], op.index)
+    is_wanted |= _is_alike(case, op) and case.training.stems_from_gradient(op.inputs[0], op.index)
     return is_wanted and op.op not in CONVERTING | COPYING and changes.isdisjoint(one.events)
+
+
+def _is_alike(case: Case, op: OpRan) -> bool:
+    """Whether the result of an op has the shape and the dtype of its first input."""
+    pair = [case.trace.snapshot(one, op.index) for one in (*op.inputs[:1], *op.outputs[:1])]
+    forms = {(one.shape, one.dtype) for one in pair if one is not None}
+    return len(pair) == 2 and None not in pair and len(forms) == 1
 
 
 def _is_new_value(case: Case, op: OpRan) -> bool:

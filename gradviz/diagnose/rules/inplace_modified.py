@@ -145,16 +145,11 @@ def _of_saved(case: Case, error: Failure) -> Found:
 
 def _itself(case: Case, made: NodeMade, end: int) -> str:
     """The text of the call that made a node whose result it does not return, if nothing has written to the memory of
-    what it returned. Empty for a call that returned what the node gave."""
-    if made.op < 0 or any(made.outputs):
+    what it returned. Empty for a call that returned what the node gave, and where a pass was not recorded."""
+    if made.op < 0 or any(made.outputs) or not all(one.recorded for one in case.trace.passes):
         return ""
-    tensors = case.query.tensors
-    written = (
-        event
-        for given in tensors.op(made.op).outputs
-        for event in (*tensors.value_events(given).tolist(), *_through_others(case, given))
-    )
-    return "" if any(made.op < event < end for event in written) else case.words.expression(case.site(made.op), 60)
+    is_written = any(_written(case, given, made.op, end) for given in case.query.tensors.op(made.op).outputs)
+    return "" if is_written else case.words.expression(case.site(made.op), 60)
 
 
 def _between_rounds(case: Case, carried: int) -> Fix:
@@ -193,16 +188,20 @@ def _first_write(case: Case, error: Failure, made: NodeMade) -> tuple[int, int, 
     what the node saved: of the first write to a leaf behind the node with as many elements as PyTorch's message says;
     its version is -1. None if there is no write."""
     for tensor, version in dict.fromkeys(made.saved):
-        written = case.query.tensors.value_events(tensor).tolist()
-        for event in sorted((*written, *_through_others(case, tensor))):
-            if made.index < event < error.event:
-                return event, tensor, version
+        if written := _written(case, tensor, made.index, error.event):
+            return written[0], tensor, version
     size = _size_told(error.message)
     for leaf in leaves_behind(case.query, [error.node]) if size else ():
         for event in case.query.tensors.writes(leaf) if case.trace.states.size_of(leaf) == size else ():
             if made.index < event < error.event:
                 return event, leaf, -1
     return None
+
+
+def _written(case: Case, tensor: int, since: int, until: int) -> list[int]:
+    """The events between two others that made a tensor or wrote to its memory, in order."""
+    events = (*case.query.tensors.value_events(tensor).tolist(), *_through_others(case, tensor))
+    return sorted(event for event in events if since < event < until)
 
 
 def _size_told(message: str) -> int:

@@ -78,12 +78,10 @@ def carried_into(case: Case, node: int, number: int) -> int:
     since = case.query.passes.last(case.query.passes.by_number[int(earlier.max())])
     roots = [root.node for root in case.query.passes.began(number).roots]
     made = {one: event for one in sorted(nodes.walk(roots)) if (event := nodes.event(one)) is not None}
-    carried = [
-        edge.tensor
-        for event in made.values()
-        for edge in (event.edges if event.index > since else ())
-        if edge.tensor and edge.node in made and made[edge.node].index < since and node in nodes.walk([edge.node])
-    ]
+    edges = [edge for event in made.values() if event.index > since for edge in event.edges if edge.tensor]
+    old = {edge.node for edge in edges if edge.node in made and made[edge.node].index < since}
+    leading = {one for one in old if node in nodes.walk([one])}
+    carried = [edge.tensor for edge in edges if edge.node in leading]
     return next((tensor for tensor in carried if case.query.names.of(tensor)), carried[0] if carried else 0)
 
 

@@ -342,9 +342,9 @@ def _is_one_box(group: Group) -> bool:
     return len(group.children) == 1 and not group.members
 
 
-def _size_of(graph: model.Graph) -> tuple[int, float]:
+def _size_of(graph: model.Graph) -> tuple[int, int]:
     """The number of boxes in the longest chain of data, and the most boxes that are side by side. An edge that passes
-    boxes at its side takes the room of half a box."""
+    boxes at its side counts as one."""
     row = dict.fromkeys(graph.nodes, 0)
     following: dict[str, list[str]] = {}
     for edge in graph.edges:

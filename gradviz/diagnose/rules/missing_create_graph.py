@@ -23,6 +23,7 @@ Not reported: a gradient that is only printed, logged or used to scale a step.
 
 import ast
 from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
 
@@ -88,7 +89,7 @@ def _returned_without_graph(case: Case) -> Iterator[Found]:
     for site in dict.fromkeys(backward_pass.site for backward_pass in passes):
         backward_pass = next(backward_pass for backward_pass in passes if backward_pass.site == site)
         if case.query.passes.began(backward_pass.number).create_graph:
-            found += list(_made_without(case, backward_pass))[:1]
+            found += islice(_made_without(case, backward_pass), 1)
             continue
         for gradient in _returned(case, backward_pass.first, case.query.passes.last(backward_pass)):
             term = _term(case, below, gradient, failed)

@@ -70,11 +70,10 @@ def _new_file(path: Path) -> int:
     with ExitStack() as stack:  # the locks of earlier files are held until the new file is there and locked
         earlier = _lock_earlier(path, stack)
         place = beside(path) if earlier is not None and _holds_something(path) else path
-        if place != path:
-            _lock_earlier(place, stack)
+        leftover = earlier if place == path else _lock_earlier(place, stack)
         try:
-            for leftover in (place, journal_of(place)):
-                leftover.unlink(missing_ok=True)
+            if leftover is not None:  # a file that came since then is another run's
+                place.unlink(missing_ok=True)
             low = os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
             raise TakenError(path) from None
@@ -90,6 +89,7 @@ def _new_file(path: Path) -> int:
         if not is_ours:  # another run was faster
             os.close(descriptor)
             raise TakenError(path)
+        journal_of(place).unlink(missing_ok=True)
         return descriptor
 
 
@@ -109,6 +109,8 @@ def _lock_earlier(path: Path, stack: ExitStack) -> tuple[int, int] | None:
     found = identity(file.fileno())
     if not DELETES_OPEN_FILES:
         file.close()
+    if identity(path) != found:  # another run has replaced it meanwhile
+        raise TakenError(path)
     return found
 
 

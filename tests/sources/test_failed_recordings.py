@@ -19,8 +19,8 @@ import gradviz
 import gradviz.engine as torch
 from gradviz.events.handles import READERS
 from gradviz.events.listener import NO_RULE, State
-from gradviz.system.descriptors import is_locked
-from gradviz.tracefile import Recorder, open_trace
+from gradviz.system.descriptors import identity, is_locked
+from gradviz.tracefile import Recorder, file, open_trace
 from tests.warm import python
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -242,6 +242,32 @@ def test_a_default_name_that_is_taken_gets_a_number(command: str, tmp_path: Path
         assert trace.meta["ended"] == "ok"
     assert gradviz_here(command, "script.py").returncode == 0
     assert not (tmp_path / "script.4.gradviz").exists()  # now the first is free
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows deletes no file that is open")
+@pytest.mark.parametrize("is_there", [False, True], ids=["no file before", "an empty trace before"])
+def test_of_two_runs_that_begin_at_one_moment_neither_takes_the_file_of_the_other(
+    is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, others = tmp_path / "run.gradviz", list[int]()
+    if is_there:
+        with gradviz.record(path):
+            pass
+    moment = "stays_locked" if is_there else "_lock_earlier"  # the other run is before this, or behind it
+    function = getattr(file, moment)
+
+    def interrupted(*arguments: object) -> object:
+        results = [] if is_there else [function(*arguments)]
+        if not others:
+            others.append(-1)
+            others[0] = file.locked_file(path)
+        return results[0] if results else function(*arguments)
+
+    monkeypatch.setattr(file, moment, interrupted)
+    with pytest.raises(OSError, match="is being recorded by another run"):
+        file.locked_file(path)
+    assert identity(path) == identity(others[0])
+    os.close(others[0])
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a profile is private on Windows, files have no modes")

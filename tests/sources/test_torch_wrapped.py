@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import pytest
 
 import gradviz
+from gradviz.tracefile import open_trace
 
 torch = pytest.importorskip("torch")
 originals = pytest.importorskip("gradviz.sources.torch_recorder.forward")
@@ -264,3 +265,41 @@ def test_a_subclass_that_calls_what_it_overrides_gives_what_it_gives_unrecorded(
     expected = run()
     with gradviz.record(tmp_path / "run.gradviz"):
         assert equal(run(), expected)
+
+
+class Quantised(NamedTuple):
+    """Stands for a tensor, is none, and answers as one: to PyTorch's functions it gives its like."""
+
+    value: Any
+    scale: Any
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        plain = [arg.value * arg.scale if isinstance(arg, cls) else arg for arg in args]
+        return cls(func(*plain, **(kwargs or {})), torch.tensor(1.0))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.value, name)
+
+
+@pytest.mark.parametrize("values", ["none", "stats", "inputs"])
+def test_what_is_no_tensor_and_answers_as_one_does_not_end_the_recording(
+    values: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run() -> Any:
+        weight, bias, x = (torch.ones(shape, requires_grad=True) for shape in ((2, 3), (2,), (4, 3)))
+        image, kernel = torch.ones(1, 1, 4, 4), torch.ones(1, 1, 2, 2, requires_grad=True)
+        for _ in range(3):  # the later ones by what was learned from the first
+            half = torch.tensor(0.5)
+            out = F.linear(x, Quantised(weight, half), Quantised(bias, half))
+            out = F.linear(out.value, Quantised(weight.mT, half), None)
+            conv = F.conv2d(image, Quantised(kernel, half))
+            (out.value.mean() + torch.relu(Quantised(weight, half)).value.sum() + conv.value.sum()).backward()
+        return [tensor.grad for tensor in (weight, bias, x, kernel)]
+
+    expected = run()
+    with gradviz.record(tmp_path / "run.gradviz", values=values):
+        assert all(map(equal, run(), expected))
+    assert capsys.readouterr().err == ""
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        assert len(trace.passes) == 3

@@ -625,8 +625,8 @@ class _Heard:
 
 
 def _is_of_matrix(args: Any) -> bool:
-    """Whether a call of `linear` has a matrix and a bias, and is no transform's."""
-    if len(args) != 3 or args[2] is None or type(args[0]) is not torch.Tensor:
+    """Whether a call of `linear` has a matrix, a weight and a bias, all of them tensors, and is no transform's."""
+    if len(args) != 3 or type(args[0]) is not torch.Tensor or not all(isinstance(arg, torch.Tensor) for arg in args):
         return False
     return args[0].ndim == 2 and not in_transform()
 

@@ -96,7 +96,8 @@ class Lacks:
         key = leaf, self.trace.count if until is None else until
         if key not in self._known:
             is_gone = self._is_without_memory(leaf) or (leaf in self._converted and self._is_forgotten(leaf))
-            self._known[key] = None if is_gone else self._why(*key)
+            learns = leaf in self.never_got and self._memory(leaf) in self._learning  # by another name
+            self._known[key] = None if is_gone or learns else self._why(*key)
         return self._known[key]
 
     def cut_after(self, leaf: int, event: int) -> Lacking | None:
@@ -194,10 +195,22 @@ class Lacks:
         )
 
     def _is_without_memory(self, leaf: int) -> bool:
-        """Whether a leaf lies on the meta device: it only tells a shape, as in the empty copy of a model into which
-        `functional_call` puts others' parameters."""
+        """Whether a leaf lies on the meta device or has no elements. One tells only a shape, as in the empty copy of a
+        model into which `functional_call` puts others' parameters; the other stands for a tensor that it holds."""
         value = self.trace.snapshot(leaf, self.trace.count - 1)
-        return value is not None and value.device == "meta"
+        return (value is not None and value.device == "meta") or 0 in (self.query.tensors.shape(leaf) or ())
+
+    def _memory(self, leaf: int) -> int:
+        """The first tensor that has the memory of a leaf: that of which a Parameter was made."""
+        made = self.query.tensors.made(leaf)
+        while isinstance(made, TensorMade) and made.how == PARAMETER and made.source:
+            leaf, made = made.source, self.query.tensors.made(made.source)
+        return leaf
+
+    @cached_property
+    def _learning(self) -> set[int]:
+        """The first tensors that have the memory of leaves that got gradients."""
+        return {self._memory(leaf) for leaf in distinct(self.trace.table(Kind.ACCUMULATED)["tensor"]).tolist()}
 
     def cut_from(self, leaf: int, root: int, at: int) -> OpRan | TensorMade | None:
         """The event that cuts a leaf off from a root whose pass begins (or is refused) at an event; None if no event

@@ -240,12 +240,16 @@ class Identity:
         """Emit the tensors that were put off and are still alive."""
         with self._telling:
             pending, self.pending = self.pending, []
+        dropped = set()
         for known, where, how, source in pending:
             tensor = known()
-            if tensor is not None and self.known.get(known.key) is known:
+            if tensor is None or self.known.get(known.key) is not known:
+                dropped.add(known.number)
+            else:
                 before, known.version = known.version, version_of(tensor)
                 if known.version != before and "empty" in how:
                     how = FILLED
+                source = 0 if source in dropped else source
                 self.listener.tensor(where, how, self._state_made(tensor, known), source)
 
     # --- nodes

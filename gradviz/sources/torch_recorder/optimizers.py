@@ -20,6 +20,7 @@ from gradviz.events.handles import Changed
 from gradviz.events.listener import State, Where
 from gradviz.events.settings_text import SettingsText
 from gradviz.events.values import SMALL
+from gradviz.sources.torch_recorder.known_things import is_leaf
 from gradviz.sources.torch_recorder.pytorchs_own import numel
 from gradviz.sources.torch_recorder.resting import Resting
 from gradviz.sources.torch_recorder.shared import Source, safely, users_frame
@@ -124,6 +125,7 @@ class Training:
         self.pause()
         if source.listener is not None and (source.listener.wants_changes or is_summed):
             step.keep_parameters(closure is not None, is_summed)
+        step.note_written()
         if closure is None:
             step.tell()
             return None
@@ -280,6 +282,7 @@ class _Step:
         self.changeable: list[torch.Tensor] = []  # the parameters that the step may change
         self.copies: Copies | None = None  # ...as they were before it
         self.changed: list[Change] = []  # ...and how it changed them
+        self.written: set[int] | None = None  # what was written over before the step, where it may write to others
 
     def keep_parameters(self, has_closure: bool, is_summed: bool) -> None:
         """Copy the parameters that the step may change. Which of them have a gradient is known only after a closure."""
@@ -288,6 +291,13 @@ class _Step:
                 p for p in parameters_of(self.optimizer) if type(p) in PLAIN and (has_closure or p.grad is not None)
             ]
             self.copies = self.training.changes.before(self.optimizer, self.changeable, is_summed)
+
+    @safely
+    def note_written(self) -> None:
+        """Note the tensors that were written over before the step, if a parameter is of a class of the program's: the
+        tensor that a step changes may be inside it."""
+        if not PLAIN.issuperset(map(type, parameters_of(self.optimizer))):
+            self.written = set(map(id, self.source.identity.written_over()))
 
     def with_closure(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         """The closure, which belongs to the program: its events are recorded."""
@@ -351,6 +361,9 @@ class _Step:
         with torch._C.DisableTorchFunction():
             states = [self.source.identity.state_of(parameter) for parameter in self.parameters or ()]
             states = self._with_changes(states)
+            if self.written is not None:
+                written = [one for one in self.source.identity.written_over() if one.requires_grad and is_leaf(one)]
+                states += [self.source.identity.state_of(one) for one in written if id(one) not in self.written]
             self.source.listener.all_mutated(self.where, name, states, self.source.in_pass)
         if self.copies is not None and self.copies.is_summed and len(self.changeable) == len(self.parameters or ()):
             self.training.tell_sum(self.optimizer, self.changeable, self.changed)

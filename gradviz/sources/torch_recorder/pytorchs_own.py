@@ -9,6 +9,7 @@ no_grad = torch.no_grad
 TENSORS = torch._C.TensorBase
 detach = TENSORS.detach
 transposed = TENSORS.t
+shape_of = TENSORS.shape.__get__
 numel, stride, is_contiguous = TENSORS.numel, TENSORS.stride, TENSORS.is_contiguous
 element_size, storage_offset, data_ptr = TENSORS.element_size, TENSORS.storage_offset, TENSORS.data_ptr
 untyped_storage = TENSORS.untyped_storage

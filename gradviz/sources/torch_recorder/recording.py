@@ -277,8 +277,7 @@ class TorchRecorder:
         with torch._C.DisableTorchFunction():
             if id(parameter) not in identity.known:
                 known = identity.known.get(id(data))
-                of = 0 if known is None or identity.is_pending(data) else known.number
-                identity.put_off(parameter, self.source.place(frame), "Parameter", of)
+                identity.put_off(parameter, self.source.place(frame), "Parameter", 0 if known is None else known.number)
 
     def _applying(self, own: Any) -> Callable[..., Any]:
         """The replacement of `apply` of custom Functions: a call is a scope and an op. `own` is PyTorch's class

@@ -38,6 +38,7 @@ from gradviz.sources.torch_recorder.pytorchs_own import (
     is_neg,
     no_grad,
     numel,
+    shape_of,
     storage_offset,
     to_cpu,
     untyped_storage,
@@ -164,13 +165,14 @@ class TorchReader:
             here = numel(local) if local is not None else 0
             return form._replace(device=device_of_part(form.device, here, numel(value)))
         try:
-            key = (value.shape, value.dtype, value.device)
+            shape = shape_of(value)  # not what a class of the program's says for a tensor that it stands for
+            key = (shape, value.dtype, value.device)
             found = self.forms.get(key)
         except (RuntimeError, TypeError):  # it has no shape, or a symbolic one
             return _form_of(value)
         if found is None:
             found = _form_of(value)
-            if len(found.shape) == len(value.shape):
+            if len(found.shape) == len(shape):
                 self.forms[key] = found
         return found
 
@@ -289,7 +291,7 @@ def _placements(value: Any) -> Sequence[Any]:
 
 def _form_of(value: torch.Tensor) -> Form:
     try:
-        shape = tuple(map(int, value.shape))
+        shape = tuple(map(int, shape_of(value)))
     except (RuntimeError, AttributeError):  # a nested tensor has no shape, or a symbolic length
         shape = ()
     return Form(shape, dtype_name(value.dtype), str(value.device))

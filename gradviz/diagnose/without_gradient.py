@@ -11,7 +11,7 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.finding import NOTE, WARNING
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, OpRan, TensorMade
-from gradviz.query.copies import copied_from, read_in_its_line, written_in_its_line
+from gradviz.query.copies import copied_from, original, read_in_its_line, written_in_its_line
 from gradviz.query.failures import Failure, refused
 from gradviz.query.flow import Ways, leaves_of, reach, taken_by
 from gradviz.query.ledger import Ledger
@@ -71,10 +71,11 @@ def lacks_gradient(case: Case, leaves: Sequence[int]) -> str:
 
 def _is_left_as_it_is(case: Case, why: Lacking) -> bool:
     """Whether the program says twice that a leaf is not to learn, as of a teacher: only other leaves are in optimizers
-    that step, and grad mode was off where the path to the root is cut."""
+    that step; and it is a copy, or grad mode was off where the path to the root is cut."""
+    if not len(case.training.stepped) or why.leaf in case.training.holders:
+        return False
     cut = case.trace.event(why.event) if why.lack is Lack.CUT and why.event >= 0 else None
-    others_learn = len(case.training.stepped) > 0 and why.leaf not in case.training.holders
-    return others_learn and isinstance(cut, OpRan) and not cut.grad_enabled
+    return original(case.query, why.leaf) not in (0, why.leaf) or (isinstance(cut, OpRan) and not cut.grad_enabled)
 
 
 def _is_searched(case: Case, leaf: int) -> bool:

@@ -87,6 +87,13 @@ class Passes(Lookup):
         return frozenset(self.trace.table(Kind.PASS_BEGAN).lists("roots").elements[:, 2].tolist())
 
     @cached_property
+    def through_passes(self) -> set[int]:
+        """The passes that ran nodes which other passes made: their roots were computed from gradients."""
+        ops, received = self.trace.table(Kind.OP), self.trace.table(Kind.RECEIVED)
+        inner = [node for op in ops.events[ops["in_pass"] > 0].tolist() for node in self.nodes.of_op(op)]
+        return set(received["in_pass"][contained(received["node"], inner)].tolist())
+
+    @cached_property
     def nesting(self) -> Nesting:
         """The nesting of passes, for each thread."""
         return Nesting(self.trace, Kind.PASS_BEGAN, Kind.PASS_ENDED)

@@ -19,7 +19,8 @@ Example:
 
 Cure: make the parameter once, in `__init__`, and use it in `forward`.
 
-Not reported: several networks that the same line makes, each with passes of its own.
+Not reported: several networks that the same line makes, each with passes of its own; a network whose steps are
+themselves differentiated, as in meta-learning.
 """
 
 from collections.abc import Iterator
@@ -46,6 +47,8 @@ def recreated_parameter(case: Case) -> Iterator[Found]:
         later = events[events > begins[0]]
         is_made_anew = len(distinct(np.searchsorted(begins, events))) > 1
         if not is_made_anew or any(len(numbers) > 1 for numbers in passes):
+            continue
+        if case.query.passes.through_passes.issuperset(int(number) for numbers in passes for number in numbers):
             continue
         if set(leaves.tolist()) & case.training.trained or len({int(p[0]) for p in passes}) < 2:
             continue

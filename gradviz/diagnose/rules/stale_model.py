@@ -61,8 +61,9 @@ def stale_model(case: Case) -> Iterator[Found]:
 
 
 def _untouched(case: Case) -> Iterator[Found]:
-    written = case.query.of(Writes).changed
-    changed = set(written.tolist())
+    writes = case.query.of(Writes)
+    changed = set(writes.changed.tolist())
+    last_write = dict(zip(writes.leaves.tolist(), writes.events.tolist(), strict=True))
     copies: dict[int, set[int]] = {}
     for leaf in case.trace.parameters:
         source = original(case.query, leaf)
@@ -74,19 +75,20 @@ def _untouched(case: Case) -> Iterator[Found]:
         if visit.is_evaluation and not visit.in_pass and visit.rounds > 0 and visit.parameters:
             calls.setdefault(visit.parameters, []).append(visit)
     for parameters, own in calls.items():
-        twins = set().union(*(copies.get(leaf, set()) for leaf in parameters))
-        if len(own) < _LEAST or changed & set(parameters) or not twins & case.training.trained & changed:
+        made = max(case.query.tensors.maker(leaf) or 0 for leaf in parameters)
+        around = set().union(*(copies.get(leaf, set()) for leaf in parameters))
+        twins = {leaf for leaf in around & case.training.trained & changed if last_write[leaf] > made}
+        if len(own) < _LEAST or changed & set(parameters) or not twins:
             continue
         if len({visit.rounds for visit in own}) < _LEAST:
             continue
         first = own[0]
-        twin = next(iter(twins & case.training.trained & changed))
-        trained = case.model_of(twin)
+        trained = case.model_of(min(twins))
         if trained == first.name:  # the name of an argument: it does not tell the two models apart
             trained = ""
         name, site = _where_it_is_named(case, first, parameters)
         compared = (one for one in case.of(visits) if one.is_evaluation)
-        is_baseline = any(twins & case.training.trained & {*one.parameters} for one in compared)
+        is_baseline = any(twins & {*one.parameters} for one in compared)
         yield Found(
             f"{name or first.type} is evaluated {len(own)} times, but no step ever changes it: "
             f"{trained or 'a copy of it'} is the model that is trained",

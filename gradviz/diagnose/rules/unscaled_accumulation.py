@@ -19,7 +19,8 @@ Example:
 
 Cure: divide each loss by the number of micro-batches: `(loss / n).backward()`.
 
-Not reported: losses that are sums, and gradients that are divided before the step.
+Not reported: losses that are sums, gradients that are divided before the step, and losses of tasks after steps of
+their own, as in meta-learning.
 """
 
 import ast
@@ -120,9 +121,11 @@ def _mean_of(case: Case, number: int) -> tuple[int, int, tuple[object, ...]]:
 
 
 def _is_micro_batching(case: Case, passes: list[PassInfo]) -> bool:
-    """Whether passes belong to equal parts of a batch: they have the same structure, each root is a mean, and no two
-    passes have the same root."""
+    """Whether passes belong to equal parts of a batch: they have the same structure, each root is a mean, no two passes
+    have the same root, and none was computed from gradients, as the loss of a task is after steps of its own."""
     if len({one.digest for one in passes}) != 1 or not all(root_is_mean(case.query, one.number) for one in passes[:8]):
+        return False
+    if any(one.number in case.query.passes.through_passes for one in passes):
         return False
     roots = {case.query.passes.began(backward_pass.number).roots[0].node for backward_pass in passes}
     return len(roots) == len(passes)

@@ -38,7 +38,6 @@ from gradviz.diagnose.without_gradient import (
     learns_in_other_blocks,
 )
 from gradviz.events.kinds import TensorMade
-from gradviz.query.copies import original
 from gradviz.query.missing_gradients import PARAMETER, Lack
 
 
@@ -76,14 +75,13 @@ def unused_parameter(case: Case) -> Iterator[Found]:
 
 def _is_of_no_use(case: Case, leaf: int) -> bool:
     """Whether a leaf in no optimizer is no part of what trains: a Parameter of no module that is called, as of a layer
-    that another replaced; a copy, or copied before the first pass; or its twin in another model learns."""
+    that another replaced; copied before the first pass; or its twin in another model learns."""
     made = case.query.tensors.made(leaf)
     first = case.trace.passes[0].first if case.trace.passes else 0
     if any(op < first for op in case.downstream.readers(leaf)):
         return True
     is_gone = isinstance(made, TensorMade) and made.how == PARAMETER and leaf not in case.trace.parameters
-    is_copy = original(case.query, leaf) not in (0, leaf)
-    return (bool(case.training.holders) and (is_gone or is_copy)) or learns_in_another_model(case, leaf)
+    return (bool(case.training.holders) and is_gone) or learns_in_another_model(case, leaf)
 
 
 def _layer(case: Case, leaf: int) -> str:

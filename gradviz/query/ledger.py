@@ -208,7 +208,7 @@ class Ledger:
         links = np.full(len(rows.leaves), LINKS.index(Link.LEARNS))
         links[rows.changes == 0] = LINKS.index(Link.UNCHANGED)
         links[states.are_zero(self.query.memory.rows_of(gradients, rows.steps - 1))] = LINKS.index(Link.ZERO)
-        is_used = contained(rows.steps, self._steps_with_passes) | (rows.optimizers == BY_HAND)
+        is_used = contained(rows.steps, self.steps_with_passes) | (rows.optimizers == BY_HAND)
         unknown = contained(rows.leaves, self.query.of(Writes).unwatched_leaves)
         empty = (gradients == 0) & ~is_used & ~unknown
         links[empty] = LINKS.index(Link.NO_GRADIENT)
@@ -219,7 +219,7 @@ class Ledger:
         return links
 
     @cached_property
-    def _steps_with_passes(self) -> np.ndarray:
+    def steps_with_passes(self) -> np.ndarray:
         """The steps of optimizers that run passes themselves, as LBFGS does with its closure."""
         firsts = [one.first for one in self.trace.passes if one.number in self.training.inside_steps]
         steps = self.training.stepped

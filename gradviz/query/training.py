@@ -131,11 +131,16 @@ class Training:
 
     @cached_property
     def inside_steps(self) -> set[int]:
-        """The passes that the step of an optimizer ran itself, as LBFGS does with its closure."""
-        inside = {
-            site for site in {backward_pass.site for backward_pass in self.trace.passes} if self.is_inside_step(site)
-        }
-        return {backward_pass.number for backward_pass in self.trace.passes if backward_pass.site in inside}
+        """The passes that the step of an optimizer ran itself, as LBFGS does with its closure. Where a library has the
+        line of the step, they lie between the event of a step and its writes."""
+        firsts = np.array([one.first for one in self.trace.passes], np.int64)
+        steps = np.append(self.stepped.events, self.trace.count)
+        writes = np.append(self.query.of(Writes).of_optimizers, self.trace.count)
+        at = np.searchsorted(steps, firsts)
+        inside = (at > 0) & (writes[np.searchsorted(writes, firsts)] < steps[at])
+        sites = {one.site for one, is_inside in zip(self.trace.passes, inside, strict=True) if is_inside}
+        sites |= {site for site in {one.site for one in self.trace.passes} if self.is_inside_step(site)}
+        return {one.number for one in self.trace.passes if one.site in sites}
 
     def is_inside_step(self, site: int) -> bool:
         """Whether a call of an optimizer's `step` led to a site."""

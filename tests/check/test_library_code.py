@@ -137,3 +137,35 @@ def test_a_line_that_trains_a_whole_model_is_not_one_line_of_it(traced: Callable
         found = gains(Case(trace), 1)
         assert len(found) == 2
         assert max(gain.rounds for gain in found) == 6  # three linear layers in each of two rounds
+
+
+FITTING = """
+import torch
+
+
+def fit(w, x, y):
+    optimizer = torch.optim.LBFGS([w], max_iter=4, line_search_fn="strong_wolfe")
+    for step in range(3):
+        def closure():
+            optimizer.zero_grad()
+            loss = (torch.tanh(x @ w) - y).pow(2).mean()
+            loss.backward()
+            return loss
+        optimizer.step(closure)
+"""
+FITTED = """
+import torch
+from calm import fit
+
+torch.manual_seed(0)
+w = (torch.randn(3, 2) * 0.01).requires_grad_()
+fit(w, torch.randn(20, 3), torch.randn(20, 2))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("traced", ["torch"], indirect=True)
+def test_the_passes_of_a_closure_are_known_where_a_library_steps(
+    traced: Callable[[str, str], Path], gradviz: Run
+) -> None:
+    assert gradviz("check", traced(FITTING, FITTED)).stdout.startswith("no findings")

@@ -53,7 +53,9 @@ def backward_twice(case: Case) -> Iterator[Found]:
             once = earlier and _was_made_before(case, error, earlier)
             what = "the same graph" if same else f"{case.words.node_name(error.node)}{made},"
             yield Found(
-                f"pass {error.number} goes through {what} again; pass {earlier or '?'} freed its saved tensors",
+                f"pass {error.number} goes through {what} again; pass {earlier} freed its saved tensors"
+                if earlier
+                else f"pass {error.number} reaches a part of the graph whose saved tensors are freed",
                 _keeping(case, earlier) if same or once else _cure(case, error, earlier),
                 (error.event, *((shared.index,) if shared is not None else ())),
                 site=error.site,

@@ -17,7 +17,8 @@ Example:
 
 Cure: use a learning rate that changes the weights by about a thousandth in each step.
 
-Not reported: vectors (biases, scales), matrices that begin at 0, and a range test of rates.
+Not reported: vectors (biases, scales), matrices that begin at 0, a range test of rates, and steps
+that run passes themselves, as those of LBFGS.
 """
 
 import math
@@ -30,6 +31,7 @@ from gradviz.diagnose.rule import WARNING, Case, Found, Need, Rule
 from gradviz.events.handles import Form
 from gradviz.events.values import Stat
 from gradviz.query.curves import change_norms, step_writes
+from gradviz.query.ledger import Ledger
 from gradviz.query.optimizer_steps import number_of, settings_of
 from gradviz.sets import contained, distinct
 from gradviz.tracefile.columns import Table
@@ -69,7 +71,8 @@ def update_ratio(case: Case) -> Iterator[Found]:
     changed = np.where(norms.values == -1, np.nan, norms.values / root)
     matrices = states.of_forms(before, _is_matrix) > 0
     usable = matrices & (before >= 0) & (after >= 0)
-    usable &= ~contained(stepped.events[at], case.of(range_tests))
+    several = case.query.of(Ledger).steps_with_passes  # a step that searches makes many changes
+    usable &= ~contained(stepped.events[at], np.union1d(case.of(range_tests), several))
     now = states.stats[after, Stat.RMS]
     usable &= (was > 0) & (states.stats[after][:, [Stat.NAN, Stat.INF]] == 0).all(axis=1)
     at_least = np.where(np.isnan(changed), np.abs(now - was), changed)

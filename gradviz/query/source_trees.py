@@ -18,18 +18,22 @@ def trees(query: Query) -> dict[str, ast.Module]:
 
 
 def statement_at(query: Query, site: Site | None) -> ast.stmt | None:
-    """The innermost statement that begins on the line of a site; None if its source was not kept."""
-    return query.of(_statements).get((site.place.file, site.place.line)) if site is not None else None
+    """The innermost statement that begins on the line of a site, and not behind it; None if its source was not kept."""
+    if site is None:
+        return None
+    begun = query.of(_statements).get((site.place.file, site.place.line), [])
+    before = [statement for statement in begun if statement.col_offset <= site.place.col]
+    return next(reversed(before or begun), None)
 
 
-def _statements(query: Query) -> dict[tuple[str, int], ast.stmt]:
-    """The innermost statement that begins on each line of each file."""
-    return {
-        (file, node.lineno): node
-        for file, tree in query.of(trees).items()
-        for node in nodes_of(tree)
-        if isinstance(node, ast.stmt)
-    }
+def _statements(query: Query) -> dict[tuple[str, int], list[ast.stmt]]:
+    """The statements that begin on each line of each file, the outer and the earlier ones first."""
+    found: dict[tuple[str, int], list[ast.stmt]] = {}
+    for file, tree in query.of(trees).items():
+        for node in nodes_of(tree):
+            if isinstance(node, ast.stmt):
+                found.setdefault((file, node.lineno), []).append(node)
+    return found
 
 
 def expression_at(query: Query, number: int) -> ast.expr | None:

@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gradviz.diagnose.fix import Edit, Fix, Spot, typed_as, updated_in_place
+from gradviz.diagnose.fix import Edit, Edits, Fix, Spot, typed_as, updated_in_place
 from gradviz.diagnose.lost_change import begins_with, lost_changes, own_step, stepped_names, written_in_place
 from gradviz.diagnose.own_words import with_indices
 from gradviz.diagnose.rule import ERROR, NOTE, WARNING, Case, Found, Need, Rule
@@ -237,15 +237,25 @@ def _listed(case: Case, leaves: tuple[int, ...]) -> str:
     return ", ".join(f"*{path}.parameters()" if path and len(own) > 1 else case.called(own) for path, own in parts)
 
 
-def _added(spot: Spot) -> list[Edit]:
-    """The parameters of the module whose method the statement calls as a new group of the only optimizer."""
-    statement, held = spot.statement, [name for _, _, name in spot.optimizers()]
-    call = statement.value if isinstance(statement, ast.Expr) else None
-    module = spot.receiver(call) if isinstance(call, ast.Call) else ""
-    if statement is None or len(held) != 1 or not module:
-        return []
-    group = f'{held[0]}.add_param_group({{"params": list({module}.parameters())}})'
-    return [spot.source.after(statement, group)]
+def _added(listed: str) -> Edits:
+    """The parameters of the module whose method the statement calls as a new group of the only optimizer; or, behind a
+    loop over parameters, those that it lacks."""
+
+    def edits(spot: Spot) -> list[Edit]:
+        statement, held = spot.statement, [name for _, _, name in spot.optimizers()]
+        call = statement.value if isinstance(statement, ast.Expr) else None
+        module = spot.receiver(call) if isinstance(call, ast.Call) else ""
+        loop = spot.source.loop(statement) if statement is not None else None
+        if isinstance(loop, ast.For) and ast.unparse(loop.target) in ast.unparse(statement or loop):
+            statement, parameters = loop, f"[{listed}]"
+        elif module:
+            parameters = f"list({module}.parameters())"
+        else:
+            return []
+        group = f'{held[0]}.add_param_group({{"params": {parameters}}})' if len(held) == 1 else ""
+        return [spot.source.after(statement, group)] if statement is not None and group else []
+
+    return edits
 
 
 # --- optimizers that never step, and the line of the step that is never reached
@@ -381,7 +391,7 @@ def _thawed(case: Case) -> Iterator[Found]:
             Fix(
                 f'optimizer.add_param_group({{"params": [{_listed(case, leaves)}]}})  # here, or give it all '
                 "parameters when it is made",
-                _added,
+                _added(with_indices(_listed(case, leaves))),
             ),
             (first, made),
             tensors=leaves,

@@ -55,8 +55,8 @@ def stale_gradient(case: Case) -> Iterator[Found]:
     step = int(lives.events[window & used][0])
     stepped = int(lives.numbers[window & used][0])
     if stepped == BY_HAND:
-        first_leaf = case.words.called(int(leaves[0]))
-        cure, edits = f"{first_leaf}.grad = None", _cleared_by_hand(first_leaf)
+        cure = _clearing(case, leaves.tolist(), backward_pass.site)
+        edits = _before_backward(cure)
     else:
         holder = _holder(case, stepped, leaves.tolist(), backward_pass.site)
         cure, edits = f"{holder}.zero_grad()", _cleared
@@ -108,8 +108,7 @@ def _holder(case: Case, optimizer: int, leaves: list[int], site: int) -> str:
     them, if the program has several optimizers and the name of this one is not known."""
     name = optimizer_name(case.query, {optimizer})
     if not name and len(set(case.trace.table(Kind.HOLDS)["optimizer"].tolist())) > 1:
-        paths = [path for path, own in case.query.modules.whole(leaves) if len(own) > 1]
-        name = paths[0] if len(paths) == 1 else ""
+        name = _module(case, leaves)
     return seen_at(case.query, site, name) or "optimizer"
 
 
@@ -125,13 +124,22 @@ def _cleared(spot: Spot) -> list[Edit]:
     return [source.before(statement, f"{clearing[0]}.zero_grad()")] if clearing else []
 
 
-def _cleared_by_hand(first: str) -> Edits:
-    """`.grad = None` of each leaf with a plain name, or of the first leaf, before backward()."""
+def _module(case: Case, leaves: list[int]) -> str:
+    """The one module that has several leaves, and no other leaf; empty if there is none."""
+    paths = [path for path, own in case.query.modules.whole(leaves) if len(own) > 1]
+    return paths[0] if len(paths) == 1 else ""
 
-    def edits(spot: Spot) -> list[Edit]:
-        names = [spot.query.names.of(tensor) or "" for tensor in spot.tensors]
-        known = [name for name in names if name.isidentifier()] or [first]
-        cleared = " = ".join(f"{name}.grad" for name in dict.fromkeys(known)) + " = None"
-        return [spot.source.before(spot.statement, cleared)] if spot.statement is not None else []
 
-    return edits
+def _clearing(case: Case, leaves: list[int], site: int) -> str:
+    """The statement that clears the gradients of leaves: of their module, else of each leaf with a plain name, or of
+    the first leaf."""
+    if module := seen_at(case.query, site, _module(case, leaves)):
+        return f"{module}.zero_grad()"
+    names = [case.words.called(leaf) for leaf in leaves]
+    plain = [name for name in names if name.isidentifier()] or names[:1]
+    return " = ".join(f"{name}.grad" for name in dict.fromkeys(plain)) + " = None"
+
+
+def _before_backward(cure: str) -> Edits:
+    """A statement before backward()."""
+    return lambda spot: [spot.source.before(spot.statement, cure)] if spot.statement is not None else []

@@ -51,16 +51,17 @@ def given_away(case: Case, file: str, names: Collection[str]) -> Iterator[tuple[
 
 
 def _stored(node: ast.AST, names: Collection[str]) -> list[ast.expr]:
-    """The expressions that a statement or a call stores. `log.all = log.all + [loss]` stores, if `log.all` is none
-    of the names."""
+    """The expressions that a statement or a call stores. `log.all = log.all + [loss]` and `total = total + loss` store,
+    if `log.all` and `total` are none of the names."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _STORING:
         return [*node.args, *(keyword.value for keyword in node.keywords)]
     if isinstance(node, ast.AugAssign):
         return [node.value]
     if isinstance(node, ast.Assign):
         is_element = any(isinstance(target, ast.Subscript) for target in node.targets)
-        attributes = (target for target in node.targets if isinstance(target, ast.Attribute))
-        kept = {ast.unparse(target) for target in attributes}.difference(names)
+        is_list = any(isinstance(part, ast.List) for part in ast.walk(node.value))
+        growing = (target for target in node.targets if isinstance(target, ast.Attribute) or not is_list)
+        kept = {ast.unparse(target) for target in growing}.difference(names)
         grows = any(ast.unparse(part) in kept for part in ast.walk(node.value) if isinstance(part, ast.expr))
         return [node.value] if is_element or grows else []
     return []

@@ -62,7 +62,9 @@ def lacks_gradient(case: Case, leaves: Sequence[int]) -> str:
     stopped = case.query.of(Ledger).stopped
     if stopped.keys() >= set(leaves):
         at = bisect_left(case.trace.passes, stopped[leaves[0]], key=lambda one: one.first)
-        return f"{case.called(leaves)} get{'s' * is_one} no gradient after pass {case.trace.passes[at - 1].number}"
+        of_those = "" if case.recorded is None else " in the passes recorded"
+        last = case.trace.passes[at - 1].number
+        return f"{case.called(leaves)} get{'s' * is_one} no gradient{of_those} after pass {last}"
     if set(leaves).isdisjoint(case.query.of(Ledger).starved):
         return f"{case.called(leaves)} never get{'s' * is_one} a gradient"
     its = "its" if is_one else "their"

@@ -267,17 +267,18 @@ class Ledger:
     @cached_property
     def stopped(self) -> dict[int, int]:
         """The leaves that had a gradient at the first steps of their only optimizer and at none of its last steps; with
-        each leaf the last step that had one."""
+        each leaf the last step that had one. Steps behind passes that were left out do not count."""
         rows, found = self.rows, dict[int, int]()
-        leaves, starts = np.unique(rows.leaves, return_index=True)
-        for leaf, start in zip(leaves.tolist(), starts.tolist(), strict=True):
-            end = int(np.searchsorted(rows.leaves, leaf + 1))
-            fed = rows.passes[start:end] > 0
+        left_out = [one.first for one in self.trace.passes if not one.recorded]
+        seen = np.flatnonzero(np.searchsorted(left_out, rows.since) == np.searchsorted(left_out, rows.steps))
+        for leaf in distinct(rows.leaves).tolist():
+            own = seen[rows.leaves[seen] == leaf]
+            fed = rows.passes[own] > 0
             count = int(fed.sum())
-            is_one = len(distinct(rows.optimizers[start:end])) == 1
+            is_one = len(distinct(rows.optimizers[own])) == 1
             is_late = min(count, len(fed) - count) >= _STRETCH and fed[:count].all()
-            if is_one and is_late and not rows.lost[start + count : end].any():
-                found[leaf] = int(rows.steps[start + count - 1])
+            if is_one and is_late and not rows.lost[own[count:]].any():
+                found[leaf] = int(rows.steps[own[count - 1]])
         return found
 
     @cached_property

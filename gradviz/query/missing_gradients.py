@@ -41,6 +41,7 @@ FROM_OUTSIDE = {"from_numpy", "tensor", "as_tensor", "asarray", "new_tensor", "F
 _NEW = {"randn", "rand", "zeros", "ones", "empty", "full", "arange", "randint", "gradient", PARAMETER}
 _LEAVES = 256  # the most leaves that are explained
 _RESULTS = 10_000  # the most tensors computed from a leaf that are looked at
+_LATER = 4  # the most passes of a line that are searched for a cut
 _SITES = 8  # the most lines that begin passes, whose passes are examined
 
 
@@ -106,9 +107,13 @@ class Lacks:
         numbers = set(came["in_pass"][came["tensor"] == leaf].tolist())
         by_number = self.query.passes.by_number
         sites = {by_number[number].site for number in numbers}
-        later = self._begun(leaf, self.trace.count, event)
-        cut = self._cut(leaf, [one for one in later if by_number[one.pass_number].site in sites])
-        return cut if cut is not None and cut.lack is Lack.CUT else None
+        for _ in range(_LATER):  # of a pass that was recorded from its graph no cut is known
+            later = self._begun(leaf, self.trace.count, event)
+            cut = self._cut(leaf, [one for one in later if by_number[one.pass_number].site in sites])
+            if cut is not None and cut.lack is Lack.CUT:
+                return cut
+            event = max((one.at for one in later), default=self.trace.count)
+        return None
 
     def _why(self, leaf: int, until: int) -> Lacking | None:
         begun = self._begun(leaf, until)

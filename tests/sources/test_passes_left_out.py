@@ -251,7 +251,7 @@ for step in range(12):
 """
 KINDS_OF_COUNTS = [
     (ASCENT, "auto", "rises from 3.06 to 3.25 in the 15 passes recorded of 60"),
-    (DEAD, "auto", "100% zeros in its last 8 recorded calls"),
+    (DEAD, "auto", "100% zeros in its last 3 recorded calls"),
     (FLAT, "auto", "the gradient of w is 0 in the 15 passes recorded of 60"),
     (OVERSHOOT, "1-2,4-11", "in the 10 passes recorded of 12: the updates overshoot"),
 ]

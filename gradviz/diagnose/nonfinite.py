@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 
 from gradviz.diagnose.case import Case
-from gradviz.events.kinds import REQUIRES_GRAD, UNWATCHED, Kind, OpRan, Produced, TensorMade
+from gradviz.events.kinds import REQUIRES_GRAD, UNWATCHED, Kind, NodeMade, OpRan, Produced, TensorMade
 from gradviz.events.values import NONFINITE, Stat
 from gradviz.query.collective_calls import all_reduced
 from gradviz.query.flow import is_square, reach
@@ -24,8 +24,10 @@ from gradviz.tracefile import PassInfo, Snapshot
 
 _OF_NUMBERS = re.compile(r"\b(nan|inf|infinity|infinite|finite|nonfinite)\b", re.IGNORECASE)
 _OF_NUMBERS_WITH_NAN = ("float", "bfloat", "complex")  # dtypes
+_HALVINGS = 30  # passes in a row with bad gradients: no scale of a loss is to blame
 _SCALE = 2.0  # the smallest factor that counts as the scale of a loss
 _MOST = 10_000  # the most ops that a search looks at
+_ALIKE_PASSES = 4  # the most passes with bad gradients that are compared
 _ALIKE = 64  # the most calls of a line that are compared
 
 
@@ -254,7 +256,8 @@ def _up_from(case: Case, bad: _Bad, root: int, end: int, number: int) -> Origin:
         if any(bad.is_not_recorded(state.tensor, event - 1) for state in read):
             source = Source.NOT_RECORDED
     elif bad.is_unwatched(state):
-        source, event = Source.UNWATCHED, _taker(case, state.tensor)
+        source = Source.UNWATCHED
+        event = event if case.trace.event(event).site else _taker(case, state.tensor)
     elif case.trace.kinds[event] != Kind.MUTATED:
         source = Source.DATA
     else:  # a step before it, in a pass without values, may have been the first
@@ -277,7 +280,10 @@ def as_recorded(case: Case, op: OpRan, tensor: int) -> tuple[int, int]:
     it. (0, 0) if none is known, or if tensors of several lines came there."""
     ops, at = case.trace.table(Kind.OP), op.inputs.index(tensor)
     before = ops.events[(ops.sites == (op.site or -1)) & (ops.events < op.index)][-_ALIKE:].tolist()
-    alike = [one for one in map(case.query.tensors.op, before) if one.op == op.op and at < len(one.inputs)]
+    ops_before = list(map(case.query.tensors.op, before))
+    shared = [len({*one.inputs} & {*op.inputs} - {0}) if one.op == op.op else -1 for one in ops_before]
+    most = max(shared, default=0)  # else an op of another layer, behind the same line
+    alike = [one for one, count in zip(ops_before, shared, strict=True) if count == most and at < len(one.inputs)]
     taken = {one.inputs[at]: case.query.tensors.maker(one.inputs[at]) for one in alike}
     made = [(one, maker) for one, maker in taken.items() if maker is not None and case.site(maker)]
     return made[-1] if len({case.site(maker) for _, maker in made}) == 1 else (0, 0)
@@ -315,23 +321,44 @@ def _first_bad_gradient(case: Case) -> Origin | None:
     states = case.trace.states
     accumulated = case.trace.table(Kind.ACCUMULATED)
     bad = states.are_bad(states.rows_of(accumulated["gradient"], accumulated.events))
-    bad &= ~_skipped(case, accumulated["tensor"], accumulated.events)
-    for number in distinct(accumulated["in_pass"][bad])[:1].tolist():
-        backward_pass = case.query.passes.by_number[number]
-        harm = int(accumulated.events[bad][0])
-        if not backward_pass.recorded:
-            gradient = int(accumulated["gradient"][bad][0])
-            is_nan = _Bad(case).counts(gradient, harm)[0]
-            return Origin(Source.NOT_RECORDED, harm, gradient, harm, number, is_nan)
-        produced = case.trace.table(Kind.PRODUCED)
-        flows = produced.lists("flows")
-        of_pass = produced["in_pass"][flows.owners] == number
-        events, gradients = produced.events[flows.owners[of_pass]], flows.elements[of_pass, 1]
-        wrong = np.flatnonzero(states.are_bad(states.rows_of(gradients, events)))
-        if len(wrong):
-            event = int(events[wrong[0]])
-            return _at_node(case, produced.object(event), int(gradients[wrong[0]]), harm, backward_pass)
-    return None
+    numbers = accumulated["in_pass"]
+    good = numbers[~contained(numbers, distinct(numbers[bad]))].max(initial=0)
+    goes_on = numbers > (good if numbers.max(initial=0) - good >= _HALVINGS else numbers.max(initial=0))
+    bad &= goes_on | ~_skipped(case, accumulated["tensor"], accumulated.events)
+    origins = (_in_pass(case, one, bad & (numbers == one)) for one in distinct(numbers[bad])[:_ALIKE_PASSES].tolist())
+    first = next(origins, None)
+    if first is None or first.source is not Source.NODE or _made_at(case, first)[1]:
+        return first
+    # a graph of a new form, of which no line is known: the next pass has the same
+    alike = (one for one in origins if one is not None and _made_at(case, one)[0] == _made_at(case, first)[0])
+    return next((one for one in alike if one.source is Source.NODE and _made_at(case, one)[1]), first)
+
+
+def _made_at(case: Case, origin: Origin) -> tuple[str, int]:
+    """The kind of the node of an origin, and the place where it was made (0: not known, as of a new graph)."""
+    made = case.query.nodes.made(origin.node)
+    node = None if made is None else case.trace.event(made)
+    return (node.grad_fn, node.site or 0) if isinstance(node, NodeMade) else ("", 0)
+
+
+def _in_pass(case: Case, number: int, bad: np.ndarray) -> Origin | None:
+    """The first node that made a gradient of a pass bad; `bad` are the rows of the bad gradients of leaves."""
+    states, accumulated = case.trace.states, case.trace.table(Kind.ACCUMULATED)
+    backward_pass = case.query.passes.by_number[number]
+    harm = int(accumulated.events[bad][0])
+    if not backward_pass.recorded:
+        gradient = int(accumulated["gradient"][bad][0])
+        is_nan = _Bad(case).counts(gradient, harm)[0]
+        return Origin(Source.NOT_RECORDED, harm, gradient, harm, number, is_nan)
+    produced = case.trace.table(Kind.PRODUCED)
+    flows = produced.lists("flows")
+    of_pass = produced["in_pass"][flows.owners] == number
+    events, gradients = produced.events[flows.owners[of_pass]], flows.elements[of_pass, 1]
+    wrong = np.flatnonzero(states.are_bad(states.rows_of(gradients, events)))
+    if not len(wrong):
+        return None
+    event = int(events[wrong[0]])
+    return _at_node(case, produced.object(event), int(gradients[wrong[0]]), harm, backward_pass)
 
 
 def _at_node(case: Case, produced: Produced, gradient: int, harm: int, backward_pass: PassInfo) -> Origin:

@@ -78,10 +78,61 @@ def test_a_pass_that_begins_from_a_bad_loss_is_recorded_from_its_graph(tmp_path:
         assert of_pass(trace, 25) == of_pass(trace, 20)
         assert len(of_pass(trace, 25)) > 10
     (found,) = gradviz.check(tmp_path / "run.gradviz").at_least("error")
-    assert "wanted, which torch.log(y if step == guilty else y + 1), line" in found.message
-    assert "gave in the passes that were watched, has an infinity here in pass 25" in found.message
+    assert "wanted, which this line gave, has an infinity here in pass 25" in found.message
     line = int(found.place.rpartition(":")[2])
-    assert "score = model(x) * wanted" in linecache.getline(__file__, line)
+    assert "wanted = torch.log(y if step == guilty else y + 1)" in linecache.getline(__file__, line)
+
+
+def bound_twice() -> None:
+    layer = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+    x = torch.zeros(3, 4)
+    for step in range(1, 31):
+        x = torch.log(torch.full((3, 4), -1.0 if step == 25 else 2.0))
+        loss = layer(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def written_to() -> None:
+    layer = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+    for step in range(1, 31):
+        x = torch.zeros(3, 4)
+        if step == 25:
+            x[0, 0] = float("nan")
+        loss = layer(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("program", [bound_twice, written_to])
+def test_no_line_is_named_for_data_that_another_line_may_have_changed(
+    tmp_path: Path, program: Callable[[], None]
+) -> None:
+    recorded(tmp_path, program).close()
+    (found,) = gradviz.check(tmp_path / "run.gradviz").at_least("error")
+    assert "has NaN here in pass 25" in found.message
+    line = int(found.place.rpartition(":")[2])
+    assert "loss = layer(x).square().mean()" in linecache.getline(__file__, line)
+
+
+def test_a_pass_whose_graph_is_new_is_recorded_a_few_times(tmp_path: Path) -> None:
+    def program() -> None:
+        layer = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.001)
+        for step in range(1, 31):
+            loss = layer(torch.ones(3, 4)).square().mean()
+            for digit in f"{step:05b}" if step > 12 else "":
+                loss = loss * 1.01 if digit == "1" else -loss
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    with recorded(tmp_path, program) as trace:
+        assert in_detail(trace) == [*range(1, 11), *range(13, 22), 30]  # 20 in any case
 
 
 def test_what_is_between_the_nodes_of_a_graph_is_what_the_program_had(tmp_path: Path) -> None:

@@ -128,9 +128,13 @@ def _not_recorded(case: Case, origin: Origin) -> Found:
 def _unwatched(case: Case, origin: Origin) -> Found:
     """The finding if an op took bad data in a pass of which only the graph is known. It says what gave the data in the
     passes that were watched."""
-    bad, op = "NaN" if origin.is_nan else "an infinity", case.query.tensors.op(origin.event)
-    twin, maker = as_recorded(case, op, origin.tensor)
-    taken = case.words.called(twin) if twin else f"what {function_name(op.op)} takes"
+    bad, maker = "NaN" if origin.is_nan else "an infinity", 0
+    if not case.query.tensors.is_op(origin.event):
+        taken = f"{case.words.called(origin.tensor)}, which this line gave,"
+    else:
+        op = case.query.tensors.op(origin.event)
+        twin, maker = as_recorded(case, op, origin.tensor)
+        taken = case.words.called(twin) if twin else f"what {function_name(op.op)} takes"
     if maker and case.query.tensors.is_op(maker):
         gave = f"{case.words.expression(case.site(maker), 60)}{case.words.at_line(case.site(maker))}"
         taken += f", which {gave} gave in the passes that were watched,"

@@ -6,11 +6,14 @@ same edges, each op has the place, the text and the scopes that it had there. It
 that follow from them. Ops without a node left nothing behind: what they gave is emitted as a tensor that came to be
 unwatched."""
 
+import dis
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from inspect import CO_VARARGS, CO_VARKEYWORDS
 from itertools import groupby
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,14 +22,15 @@ import torch
 from gradviz.events.counters import next_scope_number, next_tensor_number
 from gradviz.events.kinds import REQUIRES_GRAD, UNWATCHED
 from gradviz.events.listener import NO_RULE, Entered, Made, edges_of
+from gradviz.events.site import Place, place_of
 from gradviz.sources.torch_recorder.backward import Pass, inner_values
 from gradviz.sources.torch_recorder.calls import op_of_node
-from gradviz.sources.torch_recorder.known_things import NodeRecord, Numbered
+from gradviz.sources.torch_recorder.known_things import NodeRecord, Numbered, version_of
 from gradviz.sources.torch_recorder.memory import check_room
 from gradviz.sources.torch_recorder.node_formulas import rule_of_node
 from gradviz.sources.torch_recorder.pytorchs_own import detach, numel, to_numpy
 from gradviz.sources.torch_recorder.saved import RAW, data_of, saved_as_is
-from gradviz.sources.torch_recorder.shared import Source
+from gradviz.sources.torch_recorder.shared import Source, users_frame
 from gradviz.sources.torch_recorder.tensor_values import PLAIN, Unseen, unheard
 
 _MOST_FORMS = 16  # of passes that are remembered
@@ -44,6 +48,7 @@ _SINGULAR: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "PowBackward0": ("self", lambda x: x > 0),
 }
 _SMOOTH = re.compile(r"exponent=[1-9]|[\d.]+(e.*)?$")  # arguments of `pow` and `div`
+_NEAR = 8  # nodes next to the roots that are compared
 _NOWHERE, _OTHER_LEAF = -1, -2  # edges without a target, and to a leaf that is made anew for each pass
 
 _Form = tuple[tuple[str, tuple[int, ...]], ...]  # the name of each node, and where its edges lead
@@ -89,10 +94,13 @@ class LivePasses:
         self.known: OrderedDict[_Form, list[_Like | None]] = OrderedDict()
         self.ways: dict[_Form, _Way | None] = {}  # to the nodes that may be singular
         self.alarms = 0  # the passes that began with such a node at its point
+        self.tops: set[tuple[str, ...]] = set()  # the nodes next to the roots of the passes that were recorded
+        self.new_tops = 0  # the other passes that were recorded because these nodes were new
         self.newest = 0  # the newest tensor as the last of these passes ended: older leaves stay
 
     def remember(self, current: Pass) -> None:
         """Note how the nodes of a pass came to be that was recorded."""
+        self.tops.add(_top(current.kept_alive))
         made = self.source.listener.made if self.source.listener is not None else {}
         if not made:
             return
@@ -132,20 +140,26 @@ class LivePasses:
     def _of_leaf(self, tensor: int) -> int:
         return -3 - tensor if tensor <= self.newest else _OTHER_LEAF
 
-    def is_singular(self, roots: Sequence[Any]) -> bool:
-        """Whether a node that these roots lead to is where its derivative is not finite. A few times only: the gradient
-        may be finite all the same, behind a mask."""
+    def is_of_interest(self, roots: Sequence[Any]) -> bool:
+        """Whether the graph that these roots lead to begins as that of no recorded pass, or has a node where its
+        derivative is not finite. A few times only: a program may make other graphs each time, and the gradient may be
+        finite all the same, behind a mask."""
+        with torch._C.DisableTorchFunction(), unheard():
+            fns = [fn for root in roots if (fn := getattr(root, "grad_fn", None)) is not None]
+            is_new = self.new_tops < _MOST_ALARMS and _top(fns) not in self.tops
+            self.new_tops += is_new
+            return is_new or self._is_singular(fns)
+
+    def _is_singular(self, fns: Sequence[Any]) -> bool:
         ways = [way for way in self.ways.values() if way]
         if not ways or self.alarms >= _MOST_ALARMS:
             return False
-        with torch._C.DisableTorchFunction(), unheard():
-            fns = [fn for root in roots if (fn := getattr(root, "grad_fn", None)) is not None]
-            reached = here = {(fn, way) for fn in fns for way in ways}
-            while here:  # one step further from the roots
-                here = {to for fn, way in here for to in way.onward(fn)} - reached
-                reached = reached | here
-            ends = {fn for fn, way in reached if way.may_be_singular and fn.name() in _SINGULAR}
-            is_there = any(map(self._is_at_its_point, ends))
+        reached = here = {(fn, way) for fn in fns for way in ways}
+        while here:  # one step further from the roots
+            here = {to for fn, way in here for to in way.onward(fn)} - reached
+            reached = reached | here
+        ends = {fn for fn, way in reached if way.may_be_singular and fn.name() in _SINGULAR}
+        is_there = any(map(self._is_at_its_point, ends))
         self.alarms += is_there
         return is_there
 
@@ -162,8 +176,8 @@ class LivePasses:
         except (RuntimeError, AttributeError, TypeError):  # it was freed, or NumPy does not have its dtype
             return False
 
-    def tell(self, roots: Sequence[Any]) -> None:
-        """Emit the graph of a pass that is about to begin from these roots."""
+    def tell(self, roots: Sequence[Any], frame: FrameType | None) -> None:
+        """Emit the graph of a pass that is about to begin from these roots, in a frame of the program."""
         identity = self.identity
         with_nodes = [root for root in roots if isinstance(root, torch.Tensor) and root.grad_fn is not None]
         others = [root.node for root in roots if not isinstance(root, torch.Tensor)]
@@ -175,7 +189,7 @@ class LivePasses:
         saved = {fn: dict(identity.saved.unchanged(fn)) for fn, _, _ in nodes}
         known = {(id(root.grad_fn), root.output_nr): root for root in with_nodes}
         values = inner_values(saved, known, _MOST_ELEMENTS)
-        ops = Ops(self.source, [record for _, record, _ in nodes], saved, values)
+        ops = Ops(self.source, [record for _, record, _ in nodes], saved, values, frame)
         likes = self._likes(self._form_of(nodes))
         for _, group in groupby(zip(nodes, likes, strict=True), _event_of):
             ops.tell(list(group))
@@ -205,6 +219,16 @@ class LivePasses:
             return self._of_leaf(record.first) if record.is_leaf else _NOWHERE
 
         return tuple((record.name, tuple(edge(target) for target, _ in nexts)) for _, record, nexts in nodes)
+
+
+def _top(fns: Sequence[Any]) -> tuple[str, ...]:
+    """The names of the first few nodes of a graph."""
+    near = [*fns]
+    for fn in near:  # which grows meanwhile
+        if len(near) >= _NEAR:
+            break
+        near += [target for target, _ in fn.next_functions] if fn is not None else ()
+    return tuple("" if fn is None else fn.name() for fn in near)
 
 
 def _event_of(told: tuple[Numbered, _Like | None]) -> Any:
@@ -239,7 +263,7 @@ def _where(made: Made) -> tuple[Any, ...]:
 
 class Ops:
     """Emits the ops of a graph, the oldest first. `records` are those of its nodes, by their places; `saved` is what
-    they saved, and `values` are their results, by their index, as far as they are known."""
+    they saved, and `values` are their results, by their index, as far as they are known. The pass begins in `frame`."""
 
     def __init__(
         self,
@@ -247,8 +271,10 @@ class Ops:
         records: Sequence[NodeRecord],
         saved: dict[Any, dict[str, torch.Tensor]],
         values: dict[tuple[int, int], torch.Tensor],
+        frame: FrameType | None = None,
     ) -> None:
         self.identity, self.records, self.saved, self.values = source.identity, records, saved, values
+        self.frame = frame
         self.listener: Any = source.listener
         self.scopes: list[tuple[Entered, int]] = []  # that are open, with the number that they have here
 
@@ -268,7 +294,7 @@ class Ops:
                 value = self.values.get((id(fn), nr))
                 handles.append(Unseen(form.shape, form.dtype, form.device) if value is None else value)
         data = [
-            self.identity.number_of(tensor, None, UNWATCHED)
+            self.identity.number_of(tensor, _giver(tensor, self.frame), UNWATCHED)
             for (fn, _, _), _ in group
             for name, tensor in self.saved.get(fn, {}).items()
             if tensor.grad_fn is None and not tensor.requires_grad and not name.startswith(_OF_RESULTS)
@@ -313,3 +339,32 @@ class Ops:
             number = next_scope_number()
             self.listener.scope_entered(scope.where, number, *scope[2:])
             self.scopes.append((scope, number))
+
+
+_STORING = ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF")
+
+
+def _giver(tensor: torch.Tensor, frame: FrameType | None) -> Place | None:
+    """The expression that gave a tensor, if a variable of the program in this frame or its callers proves it: it still
+    has the tensor, nothing else is ever assigned to it, and nothing has written to the tensor."""
+    while frame is not None and not version_of(tensor):
+        code = frame.f_code
+        stars = bool(code.co_flags & CO_VARARGS) + bool(code.co_flags & CO_VARKEYWORDS)
+        arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + stars]
+        for name in [name for name, value in [*frame.f_locals.items()] if value is tensor]:
+            stores = _stores(code, name, _STORING)
+            if len(stores) == 1 and name not in arguments:
+                return place_of(code, stores[0])
+        frame = users_frame(frame.f_back)
+    return None
+
+
+def _stores(code: CodeType, name: str, storing: Sequence[str]) -> list[int]:
+    """The instructions before those that assign to a variable, also in functions inside."""
+    before, found = 0, []
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in storing and instruction.argval == name:
+            found.append(before)
+        before = instruction.offset
+    inner = [one for one in code.co_consts if isinstance(one, CodeType)]
+    return found + [offset for one in inner for offset in _stores(one, name, _STORING[2:])]

@@ -19,7 +19,7 @@ from gradviz.sources.torch_recorder.backward import Pass
 from gradviz.sources.torch_recorder.known_things import is_leaf
 from gradviz.sources.torch_recorder.live_passes import LivePasses
 from gradviz.sources.torch_recorder.pass_numbers import PassNumbers
-from gradviz.sources.torch_recorder.shared import Source, safely
+from gradviz.sources.torch_recorder.shared import Source, safely, users_frame
 from gradviz.sources.torch_recorder.tensor_values import unheard
 from gradviz.sources.torch_recorder.watching import Replaced, Watching
 
@@ -148,11 +148,11 @@ class Resting:
         if listener is None or threading.get_ident() != self.thread or not isinstance(loss, float):
             return False
         roots = [roots] if isinstance(roots, torch.Tensor) else list(roots)
-        if not listener.wakes(math.nan if self.live.is_singular(roots) else loss):
+        if not listener.wakes(math.nan if self.live.is_of_interest(roots) else loss):
             return False
         self.end()
         with _Plain(), unheard():
-            self.live.tell(roots)
+            self.live.tell(roots, users_frame(sys._getframe()))
         return True
 
     @safely

@@ -1,0 +1,91 @@
+"""What happens late in a run is found where passes are left out: the same first finding, at the same line, as with all
+passes."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="these programs use PyTorch")
+
+import gradviz  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+BEGINNING = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+first, second = nn.Linear(8, 16), nn.Linear(16, 1)
+net = nn.Sequential(first, nn.Tanh(), second)
+optimizer = torch.optim.SGD(net.parameters(), lr=LR)
+scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, enabled=SCALED)
+seen, total = [], 0
+for step in range(1, 140):
+    rows = torch.randn(16, 8)
+"""
+END = """
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+# The lines that make the loss, and those behind the step. Step 64 is not recorded in detail in any case.
+PROGRAMS = {
+    "bad row": """
+    x = torch.log(rows.abs() * (-1 if step == 64 else 1))  # guilty
+    loss = net(x).square().mean()
+""",
+    "root of 0": """
+    apart = net(rows) - (net(rows) if step == 64 else net(rows + 1))
+    loss = torch.sqrt(apart.square().sum(1)).mean()  # guilty
+""",
+    "overflow": """
+    scores = first(rows) * (1 if step < 64 else 1e4)
+    p = torch.exp(scores) / torch.exp(scores).sum(1, keepdim=True)  # guilty
+    loss = -torch.log(p.gather(1, torch.zeros(16, 1, dtype=torch.int64)) + 1e-8).mean()
+""",
+    "dead unit": """
+    h = torch.relu(first(rows.abs()))  # guilty
+    goal = rows.abs().mean(1) * (-80 if 30 < step < 60 else 1)
+    loss = (4 * torch.tanh(h.mean(1)) - goal).square().mean()
+""",
+    "leak": """
+    loss = net(rows).square().mean()
+    if step > 40:
+        seen.append(loss)  # guilty
+""",
+    "sum of losses": """
+    loss = net(rows).square().mean()
+    total = total + (loss if step > 40 else loss.item())  # guilty
+""",
+    "cut": """
+    h = torch.tanh(first(rows))
+    if step >= 64:
+        h = h.detach()  # guilty
+    loss = second(h).square().mean()
+""",
+    "scaler that halves for ever": """
+    out = net(rows)
+    loss = out.square().mean()
+    if step > 64:
+        loss = loss + torch.sqrt((out - out.detach()).square()).mean()  # guilty
+""",
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_first_finding_is_that_of_all_passes(tmp_path: Path, name: str) -> None:
+    beginning = BEGINNING.replace("LR", "0.05" if "dead" in name else "0.001").replace("SCALED", f"{'scaler' in name}")
+    script, trace = tmp_path / "program.py", tmp_path / "run.gradviz"
+    script.write_text(beginning + PROGRAMS[name] + END)
+    found = []
+    for passes in ("auto", "all"):
+        with gradviz.record(trace, passes=passes):
+            runpy.run_path(str(script))
+        found.append(gradviz.check(trace).findings[0])
+    auto, complete = found
+    assert (auto.rule, auto.line) == (complete.rule, complete.line)
+    assert "# guilty" in script.read_text().splitlines()[(auto.line or 0) - 1]

@@ -26,7 +26,7 @@ from gradviz.events.listener import Listener
 from gradviz.events.living import LivingGraphs
 
 __all__ = [
-    "enable_grad", "heard_by", "inference_mode", "is_grad_enabled", "listen", "next_node_number",
+    "enable_grad", "heard_by", "hears", "inference_mode", "is_grad_enabled", "listen", "next_node_number",
     "next_optimizer_number", "next_pass_number", "next_scope_number", "next_tensor_number", "no_grad", "note_special",
     "set_grad_enabled", "set_grad_mode", "state", "unheard",
 ]  # fmt: skip
@@ -119,6 +119,12 @@ def note_special(reason: str | int, holds: bool) -> None:
         (state.reasons.add if holds else state.reasons.discard)(reason)
         state.special = len(state.reasons)
         state.only_listener = state.listener if state.reasons == _ONLY_LISTENER else None
+
+
+def hears(listener: Listener) -> bool:
+    """Whether a listener hears of what happens between passes: not while it rests, as before a pass that is left
+    out."""
+    return listener.detailed or not listener.rests
 
 
 def listen(listener: Listener | None) -> Listener | None:

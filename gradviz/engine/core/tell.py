@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from gradviz.engine.core.node import Node, Output, edge_numbers
 from gradviz.engine.core.op import Op
-from gradviz.engine.core.state import next_tensor_number, state
+from gradviz.engine.core.state import hears, next_tensor_number, state
 from gradviz.engine.core.tensor import (
     Tensor,
     base_of,
@@ -55,6 +55,8 @@ def constants_text(inputs: Sequence[Any]) -> str:
 
 def tell_plain(listener: Listener, op: Op, inputs: Sequence[Tensor], out: Tensor) -> None:
     """Tell of an elementwise op that ran and made no node."""
+    if not hears(listener):
+        return
     numbers = [heard_of(tensor) for tensor in inputs]
     out._number = number = next_tensor_number()
     note_dependence(inputs, (out,))
@@ -67,6 +69,8 @@ def tell_plain(listener: Listener, op: Op, inputs: Sequence[Tensor], out: Tensor
 
 def tell_unary(listener: Listener, op: Op, x: Tensor, out: Tensor, node: Any) -> None:
     """Tell of an elementwise op of one tensor that ran and made `node`."""
+    if not hears(listener):
+        return
     n = heard_of(x)
     out._number = number = next_tensor_number()
     saved = (number, 0) if op.saves_out else (n, x._writes) if op.saves_inputs else ()
@@ -78,6 +82,8 @@ def tell_unary(listener: Listener, op: Op, x: Tensor, out: Tensor, node: Any) ->
 
 def tell_binary(listener: Listener, op: Op, x: Tensor, y: Tensor, out: Tensor, node: Any) -> None:
     """Tell of an elementwise op of two tensors that ran and made `node`."""
+    if not hears(listener):
+        return
     try:
         n, m = x._number, y._number
     except AttributeError:
@@ -110,6 +116,8 @@ def tell_binary(listener: Listener, op: Op, x: Tensor, y: Tensor, out: Tensor, n
 
 def tell_made(listener: Listener, op: Op, inputs: Sequence[Tensor], out: Tensor, args: tuple, node: Any) -> None:
     """Tell of any op of one output that ran and made `node`."""
+    if not hears(listener):
+        return
     try:
         numbers = [tensor._number for tensor in inputs]
     except AttributeError:

@@ -21,6 +21,7 @@ from gradviz.engine.core.leaves import accumulate
 from gradviz.engine.core.node import AccumulateGrad, Edge, Node, Output, edge_node, edge_nr, edge_numbers
 from gradviz.engine.core.state import (
     enable_grad,
+    hears,
     is_grad_enabled,
     next_pass_number,
     next_tensor_number,
@@ -87,7 +88,8 @@ class WatchedPass:
             note_special(f"pass {self.number}", False)
             if listener is not None:
                 if sys.exc_info()[0] is None:
-                    self._tell_alive(listener)
+                    if hears(listener):
+                        self._tell_alive(listener)
                     if listener.wants_histograms and listener.detailed:
                         tell_histograms(listener, self.number, self.reached)
                 listener.pass_ended(self.number)
@@ -408,6 +410,7 @@ class WatchedPass:
         roots = [
             Root(*edge_numbers(edge), number_of(root), start._number)
             for edge, root, start in zip(self.edges, self.roots, self.gradients, strict=True)
+            if hears(listener)  # else the roots have no numbers
         ]
         if state.nameless and state.name_the_rest is not None:
             state.name_the_rest(sys._getframe(2))

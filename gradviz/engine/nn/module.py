@@ -14,7 +14,7 @@ from gradviz.engine.basics import devices
 from gradviz.engine.basics.dtypes import dtype, to_numpy
 from gradviz.engine.core.histograms import follow
 from gradviz.engine.core.node import HookHandle
-from gradviz.engine.core.state import next_scope_number, state
+from gradviz.engine.core.state import hears, next_scope_number, state
 from gradviz.engine.core.tensor import Tensor, number_of
 from gradviz.engine.nn.backward_hooks import HookedCall
 from gradviz.engine.nn.parameter import Buffer, Parameter
@@ -246,7 +246,7 @@ class Module(Tree, StateDict):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         hooked = self._forward_hooks or self._forward_pre_hooks or self._backward_hooks
-        if state.listener is None:
+        if state.listener is None or not hears(state.listener):
             return self._call_with_hooks(args, kwargs) if hooked else self.forward(*args, **kwargs)
         if self._scope[0] != (id(self), state.first_number):
             self._name_all()

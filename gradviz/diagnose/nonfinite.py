@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 
 from gradviz.diagnose.case import Case
-from gradviz.events.kinds import REQUIRES_GRAD, UNWATCHED, Kind, NodeMade, OpRan, Produced, TensorMade
+from gradviz.events.kinds import REQUIRES_GRAD, UNWATCHED, Kind, OpRan, Produced, TensorMade
 from gradviz.events.values import NONFINITE, Stat
 from gradviz.query.collective_calls import all_reduced
 from gradviz.query.flow import is_square, reach
@@ -27,7 +27,6 @@ _OF_NUMBERS_WITH_NAN = ("float", "bfloat", "complex")  # dtypes
 _HALVINGS = 30  # passes in a row with bad gradients: no scale of a loss is to blame
 _SCALE = 2.0  # the smallest factor that counts as the scale of a loss
 _MOST = 10_000  # the most ops that a search looks at
-_ALIKE_PASSES = 4  # the most passes with bad gradients that are compared
 _ALIKE = 64  # the most calls of a line that are compared
 
 
@@ -321,44 +320,28 @@ def _first_bad_gradient(case: Case) -> Origin | None:
     states = case.trace.states
     accumulated = case.trace.table(Kind.ACCUMULATED)
     bad = states.are_bad(states.rows_of(accumulated["gradient"], accumulated.events))
-    numbers = accumulated["in_pass"]
+    numbers, last = accumulated["in_pass"], int(accumulated["in_pass"].max(initial=0))
     good = numbers[~contained(numbers, distinct(numbers[bad]))].max(initial=0)
-    goes_on = numbers > (good if numbers.max(initial=0) - good >= _HALVINGS else numbers.max(initial=0))
-    bad &= goes_on | ~_skipped(case, accumulated["tensor"], accumulated.events)
-    origins = (_in_pass(case, one, bad & (numbers == one)) for one in distinct(numbers[bad])[:_ALIKE_PASSES].tolist())
-    first = next(origins, None)
-    if first is None or first.source is not Source.NODE or _made_at(case, first)[1]:
-        return first
-    # a graph of a new form, of which no line is known: the next pass has the same
-    alike = (one for one in origins if one is not None and _made_at(case, one)[0] == _made_at(case, first)[0])
-    return next((one for one in alike if one.source is Source.NODE and _made_at(case, one)[1]), first)
-
-
-def _made_at(case: Case, origin: Origin) -> tuple[str, int]:
-    """The kind of the node of an origin, and the place where it was made (0: not known, as of a new graph)."""
-    made = case.query.nodes.made(origin.node)
-    node = None if made is None else case.trace.event(made)
-    return (node.grad_fn, node.site or 0) if isinstance(node, NodeMade) else ("", 0)
-
-
-def _in_pass(case: Case, number: int, bad: np.ndarray) -> Origin | None:
-    """The first node that made a gradient of a pass bad; `bad` are the rows of the bad gradients of leaves."""
-    states, accumulated = case.trace.states, case.trace.table(Kind.ACCUMULATED)
-    backward_pass = case.query.passes.by_number[number]
-    harm = int(accumulated.events[bad][0])
-    if not backward_pass.recorded:
-        gradient = int(accumulated["gradient"][bad][0])
-        is_nan = _Bad(case).counts(gradient, harm)[0]
-        return Origin(Source.NOT_RECORDED, harm, gradient, harm, number, is_nan)
-    produced = case.trace.table(Kind.PRODUCED)
-    flows = produced.lists("flows")
-    of_pass = produced["in_pass"][flows.owners] == number
-    events, gradients = produced.events[flows.owners[of_pass]], flows.elements[of_pass, 1]
-    wrong = np.flatnonzero(states.are_bad(states.rows_of(gradients, events)))
-    if not len(wrong):
-        return None
-    event = int(events[wrong[0]])
-    return _at_node(case, produced.object(event), int(gradients[wrong[0]]), harm, backward_pass)
+    for_ever, at = bad & (numbers > good) & (last - good >= _HALVINGS), 0
+    bad &= ~_skipped(case, accumulated["tensor"], accumulated.events)
+    if for_ever.any() and not bad[for_ever.argmax()]:
+        bad, at = for_ever, 1  # of the first pass only the graph may be known
+    for number in distinct(numbers[bad])[at : at + 1].tolist():
+        backward_pass = case.query.passes.by_number[number]
+        harm = int(accumulated.events[bad & (numbers == number)][0])
+        if not backward_pass.recorded:
+            gradient = int(accumulated["gradient"][bad][0])
+            is_nan = _Bad(case).counts(gradient, harm)[0]
+            return Origin(Source.NOT_RECORDED, harm, gradient, harm, number, is_nan)
+        produced = case.trace.table(Kind.PRODUCED)
+        flows = produced.lists("flows")
+        of_pass = produced["in_pass"][flows.owners] == number
+        events, gradients = produced.events[flows.owners[of_pass]], flows.elements[of_pass, 1]
+        wrong = np.flatnonzero(states.are_bad(states.rows_of(gradients, events)))
+        if len(wrong):
+            event = int(events[wrong[0]])
+            return _at_node(case, produced.object(event), int(gradients[wrong[0]]), harm, backward_pass)
+    return None
 
 
 def _at_node(case: Case, produced: Produced, gradient: int, harm: int, backward_pass: PassInfo) -> Origin:

@@ -9,8 +9,7 @@ unwatched."""
 import dis
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from inspect import CO_VARARGS, CO_VARKEYWORDS
 from itertools import groupby
 from types import CodeType, FrameType
@@ -49,6 +48,7 @@ _SINGULAR: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
 }
 _SMOOTH = re.compile(r"exponent=[1-9]|[\d.]+(e.*)?$")  # arguments of `pow` and `div`
 _NEAR = 8  # nodes next to the roots that are compared
+_MOST_NODES = 1 << 12  # that are looked at for such a point
 _NOWHERE, _OTHER_LEAF = -1, -2  # edges without a target, and to a leaf that is made anew for each pass
 
 _Form = tuple[tuple[str, tuple[int, ...]], ...]  # the name of each node, and where its edges lead
@@ -72,27 +72,13 @@ class _Like(NamedTuple):
     steady: bool | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class _Way:
-    """The edges of a node that lead to nodes that may be singular, each with the way from there; and whether the node
-    may itself be singular."""
-
-    edges: "dict[int, _Way]"
-    may_be_singular: bool
-
-    def onward(self, fn: Any) -> "Iterator[tuple[Any, _Way]]":
-        """The next nodes on the way from a node, each with its own way."""
-        targets = fn.next_functions
-        return ((targets[nr][0], way) for nr, way in self.edges.items() if nr < len(targets) and targets[nr][0])
-
-
 class LivePasses:
     """Emits such passes to a source's listener."""
 
     def __init__(self, source: Source) -> None:
         self.source, self.identity = source, source.identity
         self.known: OrderedDict[_Form, list[_Like | None]] = OrderedDict()
-        self.ways: dict[_Form, _Way | None] = {}  # to the nodes that may be singular
+        self.may_be_singular = False  # whether a node of a recorded pass was one whose derivative may not be finite
         self.alarms = 0  # the passes that began with such a node at its point
         self.tops: set[tuple[str, ...]] = set()  # the nodes next to the roots of the passes that were recorded
         self.new_tops = 0  # the other passes that were recorded because these nodes were new
@@ -106,11 +92,8 @@ class LivePasses:
             return
         records = [record for record in current.records.values() if not record.is_leaf]
         records.sort(key=lambda record: record.sequence)
-        places = {record.number: at for at, record in enumerate(records)}
         leaves = {record.number: record for record in current.records.values() if record.is_leaf}
-        targets = [current.targets[record.number] for record in records]
-        edges = [tuple(self._edge(number, places, leaves) for number in numbers) for numbers in targets]
-        form = tuple(zip([record.name for record in records], edges, strict=True))
+        form = self._form(records, [current.targets[record.number] for record in records], leaves)
         outputs = {
             tensor: _Place(at, nr)
             for at, record in enumerate(records)
@@ -123,22 +106,28 @@ class LivePasses:
             else _Like(one, tuple(outputs.get(tensor, _Place()) for tensor in one.inputs))
             for record in records
         ]  # fmt: skip
-        self.ways[form] = _way(form, likes)
+        self.may_be_singular |= any(map(_is_often_singular, [record.name for record in records], likes))
         before = self.known.pop(form, None)
         self.known[form] = likes if before is None else list(map(_in_common, before, likes))
         if len(self.known) > _MOST_FORMS:
-            self.ways.pop(self.known.popitem(last=False)[0])
+            self.known.popitem(last=False)
         self.newest = next_tensor_number()
 
-    def _edge(self, number: int, places: dict[int, int], leaves: dict[int, NodeRecord]) -> int:
-        """An edge to a node of that number, so that it can be compared."""
-        if number in places:
-            return places[number]
-        leaf = leaves.get(number)
-        return _NOWHERE if leaf is None else self._of_leaf(leaf.first)
+    def _form(
+        self, records: Sequence[NodeRecord], targets: Sequence[Sequence[int]], leaves: dict[int, NodeRecord]
+    ) -> _Form:
+        """The form of nodes with edges to nodes of these numbers."""
+        places = {record.number: at for at, record in enumerate(records)}
 
-    def _of_leaf(self, tensor: int) -> int:
-        return -3 - tensor if tensor <= self.newest else _OTHER_LEAF
+        def edge(number: int) -> int:
+            if number in places:
+                return places[number]
+            leaf = leaves.get(number)
+            if leaf is None:
+                return _NOWHERE
+            return -3 - leaf.first if leaf.first <= self.newest else _OTHER_LEAF
+
+        return tuple((one.name, tuple(map(edge, numbers))) for one, numbers in zip(records, targets, strict=True))
 
     def is_of_interest(self, roots: Sequence[Any]) -> bool:
         """Whether the graph that these roots lead to begins as that of no recorded pass, or has a node where its
@@ -148,20 +137,12 @@ class LivePasses:
             fns = [fn for root in roots if (fn := getattr(root, "grad_fn", None)) is not None]
             is_new = self.new_tops < _MOST_ALARMS and _top(fns) not in self.tops
             self.new_tops += is_new
-            return is_new or self._is_singular(fns)
-
-    def _is_singular(self, fns: Sequence[Any]) -> bool:
-        ways = [way for way in self.ways.values() if way]
-        if not ways or self.alarms >= _MOST_ALARMS:
-            return False
-        reached = here = {(fn, way) for fn in fns for way in ways}
-        while here:  # one step further from the roots
-            here = {to for fn, way in here for to in way.onward(fn)} - reached
-            reached = reached | here
-        ends = {fn for fn, way in reached if way.may_be_singular and fn.name() in _SINGULAR}
-        is_there = any(map(self._is_at_its_point, ends))
-        self.alarms += is_there
-        return is_there
+            if is_new or not self.may_be_singular or self.alarms >= _MOST_ALARMS:
+                return is_new
+            singular = (fn for fn in _nearest(fns, _MOST_NODES) if fn is not None and fn.name() in _SINGULAR)
+            is_there = any(map(self._is_at_its_point, singular))
+            self.alarms += is_there
+            return is_there
 
     @staticmethod
     def _is_at_its_point(fn: Any) -> bool:
@@ -189,8 +170,11 @@ class LivePasses:
         saved = {fn: dict(identity.saved.unchanged(fn)) for fn, _, _ in nodes}
         known = {(id(root.grad_fn), root.output_nr): root for root in with_nodes}
         values = inner_values(saved, known, _MOST_ELEMENTS)
-        ops = Ops(self.source, [record for _, record, _ in nodes], saved, values, frame)
-        likes = self._likes(self._form_of(nodes))
+        records = [record for _, record, _ in nodes]
+        ops = Ops(self.source, records, saved, values, frame)
+        met = {target: target.metadata[identity.key] for _, _, nexts in nodes for target, _ in nexts if target}
+        targets = [[met[target].number if target else 0 for target, _ in nexts] for _, _, nexts in nodes]
+        likes = self._likes(self._form(records, targets, {one.number: one for one in met.values() if one.is_leaf}))
         for _, group in groupby(zip(nodes, likes, strict=True), _event_of):
             ops.tell(list(group))
         ops.enter(())
@@ -206,29 +190,23 @@ class LivePasses:
                 best = likes[:common]
         return [*best, *[None] * (len(form) - len(best))]
 
-    def _form_of(self, nodes: Sequence[Numbered]) -> _Form:
-        places = {fn: at for at, (fn, _, _) in enumerate(nodes)}
-        key = self.identity.key
 
-        def edge(target: Any) -> int:
-            if target is None:
-                return _NOWHERE
-            if target in places:
-                return places[target]
-            record = target.metadata[key]
-            return self._of_leaf(record.first) if record.is_leaf else _NOWHERE
-
-        return tuple((record.name, tuple(edge(target) for target, _ in nexts)) for _, record, nexts in nodes)
+def _nearest(fns: Sequence[Any], most: int) -> list[Any]:
+    """The nodes of a graph that are next to the roots; None for an edge without a target."""
+    near = dict.fromkeys(fns)
+    here: list[Any] = [*near]
+    for fn in here:  # which grows meanwhile
+        if len(here) >= most:
+            break
+        new = [target for target, _ in fn.next_functions if target not in near] if fn is not None else ()
+        near.update(dict.fromkeys(new))
+        here += new
+    return here
 
 
 def _top(fns: Sequence[Any]) -> tuple[str, ...]:
     """The names of the first few nodes of a graph."""
-    near = [*fns]
-    for fn in near:  # which grows meanwhile
-        if len(near) >= _NEAR:
-            break
-        near += [target for target, _ in fn.next_functions] if fn is not None else ()
-    return tuple("" if fn is None else fn.name() for fn in near)
+    return tuple("" if fn is None else fn.name() for fn in _nearest(fns, _NEAR))
 
 
 def _event_of(told: tuple[Numbered, _Like | None]) -> Any:
@@ -237,17 +215,11 @@ def _event_of(told: tuple[Numbered, _Like | None]) -> Any:
     return record if like is None else like.made.event
 
 
-def _way(form: _Form, likes: Sequence[_Like | None]) -> "_Way | None":
-    """The way from the newest node of a form to nodes that may be singular; None if there is none. Of a power of 1 or
-    more and of a division by a number it is known that they are not."""
-    ways: list[_Way | None] = []
-    for (name, edges), like in zip(form, likes, strict=True):
-        places = {nr: at for nr, at in enumerate(edges) if 0 <= at < len(ways)}
-        onward = {nr: way for nr, at in places.items() if (way := ways[at]) is not None}
-        args, op = ("", "") if like is None else (like.made.args, like.made.op)
-        is_one = name in _SINGULAR and op != "square" and not _SMOOTH.match(args)
-        ways.append(_Way(onward, is_one) if onward or is_one else None)
-    return ways[-1] if ways else None
+def _is_often_singular(name: str, like: _Like | None) -> bool:
+    """Whether the derivative of a node may not be finite: of a power of 1 or more and of a division by a number it
+    is."""
+    args, op = ("", "") if like is None else (like.made.args, like.made.op)
+    return name in _SINGULAR and op != "square" and not _SMOOTH.match(args)
 
 
 def _in_common(before: _Like | None, now: _Like | None) -> _Like | None:

@@ -206,17 +206,14 @@ class _Apart:
         for copy, parameter in zip(self.copies, parameters, strict=True):
             copy.copy_(parameter)
 
-    def sizes(self) -> list[float]:
-        """The norms of the copies."""
-        return self._norms()
-
     def norms(self, parameters: Parameters) -> list[float]:
         """The norms of the changes."""
         for copy, parameter in zip(self.copies, parameters, strict=True):
             copy.sub_(parameter)
-        return self._norms()
+        return self.sizes()
 
-    def _norms(self) -> list[float]:
+    def sizes(self) -> list[float]:
+        """The norms of the copies."""
         norms = [item(norm) for norm in torch._foreach_norm(self.copies, 2)]
         return [_norm(norm, to_numpy(copy)) for norm, copy in zip(norms, self.copies, strict=True)]
 

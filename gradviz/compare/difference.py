@@ -371,14 +371,9 @@ def aligned(one: Timeline, other: Timeline, pairs: list[tuple[Stretch, Stretch]]
             weak = one.words[left.items], other.words[right.items]
             known[key] = np.array(list(_pairs(a, b, *weak)), np.int64).reshape(-1, 2)
         part = known[key]
-        columns = [_at(items, places) for items, places in zip((left.items, right.items), part.T, strict=True)]
-        found.append(np.stack(columns, axis=1))
+        items = [np.append(side.items, NONE) for side in (left, right)]
+        found.append(np.stack([own[places] for own, places in zip(items, part.T, strict=True)], axis=1))
     return np.concatenate(found)
-
-
-def _at(items: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """The items at these places; NONE at a place NONE."""
-    return np.append(items, NONE)[places]
 
 
 Pair = tuple[int, int]

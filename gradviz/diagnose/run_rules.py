@@ -237,14 +237,11 @@ class Sure:
     def new(self, report: Report, passes: int) -> Iterator[Finding]:
         """The errors and warnings of a check that are sure now and were not before. `passes` counts those of the
         run."""
-        grave = {_key(finding): finding for finding in report if finding.severity in (ERROR, WARNING)}
+        found = [finding for finding in report if finding.severity in (ERROR, WARNING)]
+        grave = {(finding.rule, finding.file, finding.line): finding for finding in found}
         self._first = {key: self._first.get(key, max(passes, _LEAST // 2)) for key in grave}
         for key, finding in grave.items():
             sure = finding.rule in AT_ONCE or passes >= 2 * self._first[key]
             if sure and key not in self._told:
                 self._told.add(key)
                 yield finding
-
-
-def _key(finding: Finding) -> object:
-    return finding.rule, finding.file, finding.line

@@ -378,7 +378,9 @@ def _families(graph: Graph, named: Collection[str]) -> Iterator[list[str]]:
     norms, with_findings = _norms(graph)
     for paths in alike.values():
         usual = median([norms.get(path, 0.0) for path in paths])
-        apart = {path for path in paths if _is_apart(norms.get(path, 0.0), usual)}
+        own = {path: norms.get(path, 0.0) for path in paths}
+        # also a norm that is not finite
+        apart = {path for path, norm in own.items() if not usual / _APART <= norm <= usual * _APART or norm == math.inf}
         if len(apart) > _MOST_APART:
             apart = set()
         equal = [path for path in paths if path not in with_findings | apart]
@@ -391,10 +393,6 @@ def _is_named(path: str, names: Collection[str]) -> bool:
     have dots or slashes."""
     last = path.rpartition("/")[2]
     return any(f".{last}." in f".{name.replace('/', '.')}." for name in names)
-
-
-def _is_apart(norm: float, usual: float) -> bool:
-    return not math.isfinite(norm) or not usual / _APART <= norm <= usual * _APART
 
 
 def _inside(graph: Graph) -> dict[str, list[tuple[object, ...]]]:

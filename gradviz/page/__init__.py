@@ -348,8 +348,8 @@ def _written(data: dict[str, Any], views: list[dict[str, Any]], language: str) -
         "SCRIPT": script,
         "DATA": _json({**data, "texts": texts_of_scripts(parts, language)}),
         "VIEWS": "\n".join(
-            f'<script type="application/octet-stream" id="views-{number}">{_compressed(_columns(pack))}</script>'
-            for number, pack in enumerate(_packed(views))
+            f'<script type="application/octet-stream" id="views-{number}">{_compressed(columns)}</script>'
+            for number, columns in enumerate(_packed(views))
         ),
     }
     parts = in_language(here.joinpath("page.html").read_text(encoding="utf-8"), language).split("@@")
@@ -367,9 +367,10 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _packed(views: Sequence[dict[str, Any]]) -> list[Sequence[dict[str, Any]]]:
-    """The views in packs that are compressed together. The first view is alone: the page opens with it. Small passes of
-    a loop are much alike: eight together take 5 kB each where one alone takes 9."""
+def _packed(views: Sequence[dict[str, Any]]) -> list[dict[str, list[Any]]]:
+    """The views in packs that are compressed together, their parts of one name behind one another: zlib sees only 32 kB
+    back. The first view is alone: the page opens with it. Small passes of a loop are much alike: eight together take
+    5 kB each where one alone takes 9."""
     packs: list[list[dict[str, Any]]] = [[views[0]]]
     room = 0
     for one in views[1:]:
@@ -379,12 +380,7 @@ def _packed(views: Sequence[dict[str, Any]]) -> list[Sequence[dict[str, Any]]]:
             room = _MOST_PACKED
         packs[-1].append(one)
         room -= size
-    return list(packs)
-
-
-def _columns(views: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    """The parts of some views, with those of one name behind one another: zlib sees only 32 kB back."""
-    return {name: [view[name] for view in views] for name in views[0]}
+    return [{name: [view[name] for view in pack] for name in pack[0]} for pack in packs]
 
 
 def _compressed(data: Any) -> str:

@@ -384,17 +384,14 @@ def _distributions(report: Report) -> str:
     for one in report.spreads:
         numbers = passes if is_aligned else [*one.bars, *[0] * (most - len(one.bars))]
         cells = "".join(_spread(f"{number:,}", one.bars.get(number)) for number in numbers)
-        cells += _last_spread(one) if has_last else ""
+        last = "<td></td>" if one.last is None else _spread(f"after {one.last[0]:,}", one.last[1])
+        cells += last if has_last else ""
         rows += f'<tr><th scope="row">{_text(one.name)}</th><td>{_text(one.of)}</td>{cells}</tr>'
     return (
         '<section id="distributions"><h2>Distributions</h2>'
         f'<p class="quiet">{_text(report.of_spreads)}</p>'
         f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div></section>'
     )
-
-
-def _last_spread(one: Spread) -> str:
-    return "<td></td>" if one.last is None else _spread(f"after {one.last[0]:,}", one.last[1])
 
 
 def _spread(label: str, histogram: Bars | None) -> str:

@@ -200,7 +200,8 @@ def numbers_in(node: ast.AST | None) -> Iterator[str]:
             yield from numbers_in(node.value)
     elif isinstance(node, ast.Call):
         is_plain = isinstance(node.func, ast.Name) and node.func.id in ("float", "int") and len(node.args) == 1
-        if _is_of_arrays(node.func):
+        owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+        if isinstance(owner, ast.Name) and owner.id in _ARRAYS:
             for argument in node.args:
                 yield from numbers_in(argument)
             return
@@ -208,11 +209,6 @@ def numbers_in(node: ast.AST | None) -> Iterator[str]:
     elif isinstance(node, ast.List | ast.Tuple | ast.BinOp | ast.UnaryOp):
         for child in ast.iter_child_nodes(node):
             yield from numbers_in(child)
-
-
-def _is_of_arrays(function: ast.expr) -> bool:
-    """Whether a function is one of NumPy's."""
-    return isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id in _ARRAYS
 
 
 def same_elements(one: np.ndarray, other: np.ndarray) -> bool:

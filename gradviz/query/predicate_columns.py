@@ -356,11 +356,6 @@ def _text(doc: str, name: str, *kinds: Kind) -> Field:
     return Field(TEXT, doc, lambda c: c.text(name, *kinds), lambda now: (now.text(name, *kinds),), frozenset(kinds))
 
 
-def _of_kind(doc: str, kind: Kind) -> Field:
-    """A field that is true at the events of a kind."""
-    return Field(FLAG, doc, lambda c: c.of_kind(kind), lambda now: (now.kind == kind,), frozenset((kind,)))
-
-
 def _numbers(values: np.ndarray) -> Column:
     return Column(values.astype(np.float64))
 
@@ -410,7 +405,13 @@ FIELDS: dict[str, Field] = {
         FLAG, "outside of any backward pass", lambda c: Column(c.passes == 0), lambda now: (not now.in_pass,)
     ),
     "backward": Field(FLAG, "inside a backward pass", lambda c: Column(c.passes > 0), lambda now: (bool(now.in_pass),)),
-    "error": _of_kind("an exception left a backward pass or ended the script", Kind.ERROR),
+    "error": Field(
+        FLAG,
+        "an exception left a backward pass or ended the script",
+        lambda c: c.of_kind(Kind.ERROR),
+        lambda now: (now.kind == Kind.ERROR,),
+        frozenset((Kind.ERROR,)),
+    ),
 }
 # The fields that can be known only if values were recorded.
 FIELDS_OF_VALUES = {

@@ -60,7 +60,9 @@ class ForwardCode:
         for code in self.codes:
             if code.co_name[:1] == "<" or _loops(code, parts):
                 return True
-            counts.update(_attributes(code))
+            counts.update(
+                step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_ATTR", "LOAD_METHOD")
+            )
         methods = {code.co_name for code in self.codes}
         return any(counts[name] > 1 for name in {*parts, *methods})
 
@@ -69,10 +71,6 @@ def _with_inner(code: CodeType) -> list[CodeType]:
     """A code object, and the code of the functions in it."""
     inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     return [code, *(one for part in inner for one in _with_inner(part))]
-
-
-def _attributes(code: CodeType) -> list[str]:
-    return [step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_ATTR", "LOAD_METHOD")]
 
 
 def _loops(code: CodeType, parts: Collection[str]) -> bool:

@@ -159,7 +159,8 @@ class EngineReplayable:
             self.held.look_around()
             numbers = [number_of(tensor) for tensor in tensors]
             where = self.listener.place(frame)  # found once for all events of the call
-            return self.held.begin(where, name, arguments, _context(), tensors, numbers, is_grad_enabled())
+            context = context_of(str(engine.get_default_dtype()).removeprefix("torch."), {})
+        return self.held.begin(where, name, arguments, context, tensors, numbers, is_grad_enabled())
         return None
 
     def _note_silent_write(self, args: Sequence[Any]) -> None:
@@ -193,8 +194,3 @@ def _of(own: dict[Any, Any], function: Any) -> Any:
         return own.get(function)
     except TypeError:  # it cannot be hashed
         return None
-
-
-def _context() -> str:
-    """The state that a call depends on besides its arguments."""
-    return context_of(str(engine.get_default_dtype()).removeprefix("torch."), {})

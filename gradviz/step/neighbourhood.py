@@ -47,7 +47,8 @@ def neighbourhood(stop: Stop, most: int) -> Neighbourhood | None:
     if most < 2:
         return None
     made = isinstance(stop.event, kinds.NodeMade)
-    node = (0 if made else stop.node) or _running(stop) or _failed(stop)
+    failed = isinstance(stop.event, kinds.ErrorRaised) and stop.moment.pass_info is not None and stop.event.node
+    node = (0 if made else stop.node) or _running(stop) or failed
     if node:
         return _Backward(stop, node).drawn(most)
     if isinstance(stop.event, kinds.PassBegan):
@@ -55,11 +56,6 @@ def neighbourhood(stop: Stop, most: int) -> Neighbourhood | None:
         return _Backward(stop, roots[0]).drawn(most) if roots else None
     maker = _maker(stop)
     return _Forward(stop, maker).drawn(most) if maker is not None else None
-
-
-def _failed(stop: Stop) -> int:
-    """The node at which an error was raised; 0 if there is none."""
-    return stop.event.node if isinstance(stop.event, kinds.ErrorRaised) and stop.moment.pass_info is not None else 0
 
 
 def _running(stop: Stop) -> int:

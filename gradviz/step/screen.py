@@ -279,18 +279,17 @@ class Together:
         shown = self.sessions[: max((width + 1) // (NARROW + 1), 1)]
         hidden = len(self.sessions) - len(shown)
         each, room = (width + 1) // len(shown) - 1, max(height - 1 - bool(hidden), 1)
-        columns = [[_label(session, each), *Screen(session, self.prompt).lines(each, room)] for session in shown]
+        titles = [filled(Text(f" {together_label(session)}", style="bold reverse"), each) for session in shown]
+        columns = [
+            [title, *Screen(session, self.prompt).lines(each, room)]
+            for title, session in zip(titles, shown, strict=True)
+        ]
         lines = [filled(Text("│", style="dim").join(parts), width) for parts in zip(*columns, strict=True)]
         if hidden:
             wanted = len(self.sessions) * (NARROW + 1) - 1
             more = f" {hidden} more: widen the terminal to {wanted} columns, or look into one, as in :rank 1"
             lines.append(filled(Text(more, style="bold yellow"), width))
         return lines[:height]
-
-
-def _label(session: Session, width: int) -> Text:
-    """The title of a session's column."""
-    return filled(Text(f" {together_label(session)}", style="bold reverse"), width)
 
 
 def together_label(session: Session) -> str:

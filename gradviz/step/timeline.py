@@ -101,10 +101,6 @@ def _stretch(stop: Stop) -> tuple[int, int, str]:
     return *stop.query.passes.between(stop.k), "events of this forward part"
 
 
-def _within(events: np.ndarray, first: int, end: int) -> np.ndarray:
-    return events[np.searchsorted(events, first) : np.searchsorted(events, end)]
-
-
 def _bar(session: Session, first: int, end: int, room: int) -> Text:
     """The events from `first` to `end` in `room` cells; heavy up to the present one."""
     line, stop = Text(), session.stop
@@ -128,7 +124,8 @@ def _signs(session: Session, first: int, end: int, room: int) -> dict[int, Marke
     """The cells of a bar that have a sign."""
     signs: dict[int, Marker] = {}
     for marker in reversed(MARKERS):
-        events = _within(_shown(session, marker), first, end)
+        events = _shown(session, marker)
+        events = events[np.searchsorted(events, first) : np.searchsorted(events, end)]
         cells = (events - first) * room // (end - first)
         cells = cells[np.diff(cells, prepend=-1) > 0]
         if len(cells) > room // 4:  # a line full of one sign means nothing

@@ -79,12 +79,9 @@ class Digests:
             part = run.of(number)
             if len(part.nodes) or len(part.giving):
                 parts.append(part)
-        summed = _digests(_joined([*before, run]), [*finished])
+        whole = _Run(*map(np.concatenate, zip(*before, run, strict=True))) if before else run
+        summed = _digests(whole, [*finished])
         self.finished += [FinishedPass(number, batch.first + at, *summed[number]) for number, at in finished.items()]
-
-
-def _joined(parts: Sequence[_Run]) -> _Run:
-    return parts[0] if len(parts) == 1 else _Run(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def _given(events: np.ndarray, produced: np.ndarray, links: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -133,7 +133,8 @@ def _not_asked_for(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
 def _cut(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
     made = absence.cut
     assert made is not None
-    text, when = "the path from it to {root} is cut at {when}: {how}", _cut_at(stop, made.index)
+    text = "the path from it to {root} is cut at {when}: {how}"
+    when = stop.event_of(made.index) + _at(stop, place_of_cut(stop.query, made.index))
     return stop.say(text, root=stop.end(absence.root), when=when, how=_how_blocked(stop, made))
 
 
@@ -143,11 +144,6 @@ def _how_blocked(stop: Stop, made: OpRan | TensorMade) -> str:
     if isinstance(made, TensorMade) or how == "data":
         return stop.say(".{how} is outside of the graph", how=clean(how))
     return stop.say(NO_NODE[why_no_node(stop.query, made)])
-
-
-def _cut_at(stop: Stop, event: int) -> str:
-    """An event that blocks gradients, and the line at which that is cured."""
-    return stop.event_of(event) + _at(stop, place_of_cut(stop.query, event))
 
 
 def _as_number(stop: Stop, tensor: int, name: str, absence: Absence) -> str:

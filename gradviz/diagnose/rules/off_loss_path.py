@@ -218,7 +218,8 @@ def _unread_terms(case: Case, found: Container[int]) -> Iterator[Found]:
     ops, begun = case.trace.table(Kind.OP), case.trace.table(Kind.PASS_BEGAN).events
     callers = {number: case.query.places.callers(number) for number in distinct(ops.sites).tolist()}
     outside = ops.events[~(ops["in_pass"] > 0)]
-    for file, statement in _never_read(case):
+    unread = ((file, one) for file, tree in case.query.of(trees).items() for one in _unread_in(tree))
+    for file, statement in unread:
         if statement.lineno in found:
             continue
         lines = range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
@@ -243,11 +244,6 @@ def _unread_terms(case: Case, found: Container[int]) -> Iterator[Found]:
             nothing = f"{case.called(leaves)} learn{'s' * (len(leaves) == 1)} nothing from it"
             why = f"with its graph, is read by no line: {nothing}"
             yield _missing(case, made, op.index, leaves, assigned_to(statement), why)
-
-
-def _never_read(case: Case) -> Iterator[tuple[str, ast.Assign | ast.AugAssign]]:
-    """The assignments to variables that no other statement of their function, or of their file, reads."""
-    return ((file, node) for file, tree in case.query.of(trees).items() for node in _unread_in(tree))
 
 
 @lru_cache(maxsize=32)  # all ranks of a run have the same files

@@ -30,7 +30,6 @@ from collections.abc import Iterator
 
 from gradviz.diagnose.rule import NOTE, WARNING, Case, Edit, Fix, Found, Need, Rule, Spot
 from gradviz.diagnose.without_gradient import (
-    Wanting,
     has_used_twin,
     lacking,
     lacks_gradient,
@@ -62,6 +61,10 @@ def unused_parameter(case: Case) -> Iterator[Found]:
         beside = [cut[layer] for layer in sorted({_layer(case, leaf) for leaf in leaves} & cut.keys())]
         last = case.trace.passes[-1].first if case.trace.passes else case.trace.count
         is_read_later = any(op > last for leaf in leaves for op in case.downstream.readers(leaf))
+        are_noted = (
+            unused[leaf].severity == NOTE or has_used_twin(case, leaf) or learns_in_other_blocks(case, leaf)
+            for leaf in leaves
+        )
         yield Found(
             f"{lacks_gradient(case, leaves)}: no op reads "
             f"{'it' if len(leaves) == 1 else 'them'}{' before the last pass' * is_read_later}",
@@ -69,7 +72,7 @@ def unused_parameter(case: Case) -> Iterator[Found]:
             tuple(event for leaf in leaves[:4] if (event := case.query.tensors.maker(leaf)) is not None),
             site=site,
             tensors=(*leaves, *beside),
-            severity=NOTE if all(_is_noted(case, unused[leaf]) for leaf in leaves) else WARNING,
+            severity=NOTE if all(are_noted) else WARNING,
         )
 
 
@@ -93,10 +96,6 @@ def _cut_layers(case: Case) -> dict[str, int]:
     called, and so its other parameters are not read."""
     cut = (lack.leaf for lack in case.of(lacking) if lack.lack in (Lack.CUT, Lack.COPIED))
     return {layer: leaf for leaf in cut if (layer := _layer(case, leaf))}
-
-
-def _is_noted(case: Case, lack: Wanting) -> bool:
-    return lack.severity == NOTE or has_used_twin(case, lack.leaf) or learns_in_other_blocks(case, lack.leaf)
 
 
 def _removed(spot: Spot) -> list[Edit]:

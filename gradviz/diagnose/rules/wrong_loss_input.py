@@ -199,7 +199,8 @@ def _of_probabilities(case: Case, loss: str, source: OpRan) -> Fix | str:
     call = _call(case, source.site)
     module = next(reversed(case.query.scopes.around(source.index, source.thread)), None)
     where = case.words.at_line(source.site)
-    if module is not None and module.type in _MODULES and not _is_called(call, module.name):
+    called = "" if call is None else ast.unparse(call.func)
+    if module is not None and module.type in _MODULES and not called.endswith(f".{module.name.rpartition('.')[2]}"):
         name = f"{module.name} ({module.type})"
         other = _LOG_MODULES[module.type]
         if wants_logarithms:
@@ -246,11 +247,6 @@ def _of_data(case: Case, op: OpRan) -> Fix | str:
 def _call(case: Case, site: int) -> ast.Call | None:
     expression = expression_at(case.query, site)
     return expression if isinstance(expression, ast.Call) else None
-
-
-def _is_called(call: ast.Call | None, module: str) -> bool:
-    """Whether a call is the call of the module with this name: `self.softmax(x)`."""
-    return call is not None and isinstance(call.func, ast.Attribute) and call.func.attr == module.rpartition(".")[2]
 
 
 def _value(call: ast.Call | None) -> ast.expr | None:

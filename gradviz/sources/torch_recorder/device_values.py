@@ -243,14 +243,15 @@ def statistics_of(value: torch.Tensor, room: Room) -> Copied | OnDevice:
 
 
 def _statistics_of(value: torch.Tensor, room: Room) -> Copied | OnDevice:
-    is_copied = value.dtype in _COPIED
-    size = value.nbytes if is_copied or is_complex(value) else 4 * numel(value)
+    is_copied, of_complex = value.dtype in _COPIED, is_complex(value)
+    size = value.nbytes if is_copied or of_complex else 4 * numel(value)
     if numel(value) <= FEW:
         size = 0
     elif not room.take(size):
         return _in_blocks(_flat(value), room.limit)
     try:
-        return Copied(clone(value) if is_copied else _real(value), room, size)
+        copied = clone(value) if is_copied else TENSORS.abs(value) if of_complex else TENSORS.to(value, torch.float32)
+        return Copied(copied, room, size)
     except BaseException:
         room.free(size)
         raise
@@ -262,11 +263,6 @@ def _flat(value: torch.Tensor) -> torch.Tensor:
     if is_conj(value) or is_neg(value) or not is_dense(value):
         return reshape(value, -1)
     return as_strided(value, (numel(value),), (1,))
-
-
-def _real(value: torch.Tensor) -> torch.Tensor:
-    """Elements of other kinds as float32 or float64; complex numbers as their magnitudes."""
-    return TENSORS.abs(value) if is_complex(value) else TENSORS.to(value, torch.float32)
 
 
 def _in_blocks(flat: torch.Tensor, room: int) -> OnDevice:

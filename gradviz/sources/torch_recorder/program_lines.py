@@ -44,7 +44,8 @@ def _corrected(message: Any, frame: FrameType) -> bool:
     """Give a warning that was issued in `frame` the line that it would have without us: a warning may concern a frame
     a given number of frames above its own. False if it has already been shown for that line."""
     shown = [*_frames(frame)]
-    at = next((at for at, one in enumerate(shown) if _is_at(one, message)), None)
+    line = message.filename, message.lineno
+    at = next((at for at, one in enumerate(shown) if (one.f_code.co_filename, one.f_lineno) == line), None)
     if at is None or not any(map(_is_ours, shown[: at + 1])):
         return True
     plain = [*_without_ours(shown)]
@@ -71,10 +72,6 @@ def _frames(frame: FrameType | None) -> Iterator[FrameType]:
 
 def _is_ours(frame: FrameType) -> bool:
     return frame.f_code.co_filename.startswith(OURS)
-
-
-def _is_at(frame: FrameType, message: Any) -> bool:
-    return (frame.f_code.co_filename, frame.f_lineno) == (message.filename, message.lineno)
 
 
 def _without_ours(frames: list[FrameType]) -> Iterator[FrameType]:

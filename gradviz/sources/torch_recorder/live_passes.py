@@ -48,7 +48,7 @@ _SINGULAR: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
 }
 _SMOOTH = re.compile(r"exponent=[1-9]|[\d.]+(e.*)?$")  # arguments of `pow` and `div`
 _NEAR = 8  # nodes next to the roots that are compared
-_MOST_NODES = 1 << 12  # that are looked at for such a point
+_MOST_NODES = 1 << 10  # that are looked at for such a point
 _NOWHERE, _OTHER_LEAF = -1, -2  # edges without a target, and to a leaf that is made anew for each pass
 
 _Form = tuple[tuple[str, tuple[int, ...]], ...]  # the name of each node, and where its edges lead

@@ -23,7 +23,7 @@ from gradviz.graph.fold import folded
 from gradviz.graph.model import Graph, Node
 from gradviz.pictures import report_page as page
 from gradviz.pictures.render import svg, write
-from gradviz.pictures.report_page import COLOURS, MOST, Bars, Costs, Drawn, Line, Row, Series, Spread
+from gradviz.pictures.report_page import COLOURS, MOST, Bars, Costs, Drawn, Line, Row, Spread
 from gradviz.query.curves import (
     Binned,
     Grouping,
@@ -337,25 +337,22 @@ def charts_of_runs(queries: Mapping[str, Query], are_ranks: bool = False) -> lis
     counts = Counter(curve.name for curves in by_run.values() for curve in curves)
     for module in [name for name, count in counts.items() if count > 1][:MOST]:
         series = [
-            Series(run, curve.at, curve.values)
-            for run, curves in by_run.items()
-            for curve in curves
-            if curve.name == module
+            replace(curve, name=run) for run, curves in by_run.items() for curve in curves if curve.name == module
         ]
         charts.append(Drawn(f"Norm of the gradient of {module}, by pass", series))
     return charts
 
 
-def _series(curves: Iterable[NamedCurve], note: str = "") -> tuple[list[Series], str]:
+def _series(curves: Iterable[NamedCurve], note: str = "") -> tuple[list[NamedCurve], str]:
     """The drawn curves, which are those with the largest values, and the sentence below them."""
     known = list(curves)
     largest = sorted(known, key=lambda curve: -max(curve.values, default=0.0))[:MOST]
-    drawn = [Series(curve.name, curve.at, curve.values) for curve in known if curve in largest]
+    drawn = [curve for curve in known if curve in largest]
     left_out = f"{plural(len(known) - MOST, 'curve')} with smaller values left out." if len(known) > MOST else ""
     return drawn, " ".join(filter(None, (left_out, note))) if known else note or _UNKNOWN
 
 
-def _rates(curves: Sequence[NamedCurve]) -> tuple[list[Series], str]:
+def _rates(curves: Sequence[NamedCurve]) -> tuple[list[NamedCurve], str]:
     """The learning rates of optimizers; if none ever changes, only a sentence."""
     if not curves:
         return [], _NO_STEP
@@ -364,7 +361,7 @@ def _rates(curves: Sequence[NamedCurve]) -> tuple[list[Series], str]:
     return _series(curves)
 
 
-def _rates_of_all(queries: Mapping[str, Query]) -> tuple[list[Series], str]:
+def _rates_of_all(queries: Mapping[str, Query]) -> tuple[list[NamedCurve], str]:
     """The learning rates of several runs; if none ever changes, only a sentence."""
     rates = {run: learning_rates(query) for run, query in queries.items()}
     curves = [curve for of_run in rates.values() for curve in of_run]
@@ -388,14 +385,12 @@ def _as_text(curves: Iterable[NamedCurve]) -> str:
 
 def _of_all(
     queries: Mapping[str, Query], of_one: Callable[[Query], Sequence[NamedCurve]], note: str = ""
-) -> tuple[list[Series], str]:
+) -> tuple[list[NamedCurve], str]:
     """The curves of all runs, named by the run; if a run has several curves, also by their own names."""
-    series = []
+    series: list[NamedCurve] = []
     for run, query in queries.items():
         curves = of_one(query)
-        series += [
-            Series(run if len(curves) == 1 else f"{run}: {curve.name}", curve.at, curve.values) for curve in curves
-        ]
+        series += [replace(curve, name=run if len(curves) == 1 else f"{run}: {curve.name}") for curve in curves]
     return series, note if note and len(series) < len(queries) else "" if series else _UNKNOWN
 
 
@@ -406,7 +401,7 @@ def model_rows(query: Query) -> tuple[list[Row], str]:
     innermost = innermost_module(query)
     grouping: Grouping = lambda leaf: row_of.get(innermost(leaf), "")
     gradients, changes = (
-        {curve.name: Series(curve.name, curve.at, curve.values) for curve in curves(query, grouping)}
+        {curve.name: curve for curve in curves(query, grouping)}
         for curves in (gradients_of_modules, changes_of_modules)
     )
     paths = {row.path for row in summary}

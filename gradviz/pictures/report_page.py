@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from gradviz.query.curves import NamedCurve
 from gradviz.sets import distinct
 from gradviz.words.escape import visible
 
@@ -22,23 +23,14 @@ MOST = 10  # the most curves in one chart of one run, which differ by colour
 _MOST_POINTS = 400  # the most points of a curve; a longer curve has the least and the largest of each stretch
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
-    """One curve: its name, and its points. A value that is not finite is drawn as a mark at the upper edge."""
-
-    name: str
-    at: np.ndarray
-    values: np.ndarray
-
-
-def is_clearer_linear(series: list[Series]) -> bool:
+def is_clearer_linear(series: list[NamedCurve]) -> bool:
     """Whether some values are negative, or all are within a factor of ten."""
     values = np.concatenate([one.values for one in series])
     known = values[np.isfinite(values)]
     return len(known) > 0 and bool(known.min() < 0 or known.max() < 10 * known.min())
 
 
-def _thinned(series: Series) -> tuple[np.ndarray, np.ndarray]:
+def _thinned(series: NamedCurve) -> tuple[np.ndarray, np.ndarray]:
     """The points of a curve. A long curve has the least and the largest finite point of each stretch, and a point
     that is not finite for each stretch that has any."""
     count = len(series.at)
@@ -103,7 +95,7 @@ class Drawn:
     """A chart with its title, and a sentence under it. `marks` is whether findings are marked in it."""
 
     title: str
-    series: list[Series]
+    series: list[NamedCurve]
     note: str = ""
     marks: bool = False
 
@@ -120,8 +112,8 @@ class Row:
     shapes: str
     parameters: str
     ops: str
-    gradient: Series | None
-    change: Series | None
+    gradient: NamedCurve | None
+    change: NamedCurve | None
     costs: tuple[str, ...] = ()
 
 
@@ -350,7 +342,7 @@ def chart_data(one: Drawn, colours: dict[str, str], marks: list[tuple[int, str, 
     }
 
 
-def _points(series: Series) -> dict[str, list[Any]]:
+def _points(series: NamedCurve) -> dict[str, list[Any]]:
     at, values = _thinned(series)
     known = [float(f"{value:.6g}") if np.isfinite(value) else None for value in values.tolist()]
     return {"at": at.tolist(), "values": known}
@@ -437,7 +429,7 @@ def _row(row: Row, has_changes: bool) -> str:
     return f"<tr>{''.join(cells)}</tr>"
 
 
-def _cell(series: Series | None) -> str:
+def _cell(series: NamedCurve | None) -> str:
     if series is None:
         return "<td></td>"
     return (
@@ -445,7 +437,7 @@ def _cell(series: Series | None) -> str:
     )
 
 
-def _last(series: Series) -> str:
+def _last(series: NamedCurve) -> str:
     value = float(series.values[-1])
     return f"{value:.3g}" if np.isfinite(value) else "not finite"
 

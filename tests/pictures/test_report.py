@@ -17,9 +17,9 @@ import pytest
 import gradviz as package
 import gradviz.engine as torch
 from gradviz.cli.report import charts_of_run, charts_of_runs
-from gradviz.pictures.report_page import Drawn, Report, Series, chart_data, html
+from gradviz.pictures.report_page import Drawn, Report, chart_data, html
 from gradviz.query import Query
-from gradviz.query.curves import accumulated_norms, change_norms
+from gradviz.query.curves import NamedCurve, accumulated_norms, change_norms
 from gradviz.tracefile import open_trace
 
 Command = Callable[..., CompletedProcess[str]]
@@ -36,7 +36,7 @@ for step in range(3):
 
 
 def data_of(at: np.ndarray, values: np.ndarray) -> dict[str, Any]:
-    return chart_data(Drawn("w, by pass", [Series("w", at, values)]), {"w": "#000000"}, [])
+    return chart_data(Drawn("w, by pass", [NamedCurve("w", at, values)]), {"w": "#000000"}, [])
 
 
 def curves_of(page: str, title: str) -> dict[str, Any]:
@@ -312,7 +312,7 @@ def shown(browser: Any, tmp_path: Path) -> Iterator[Callable[[list[Drawn]], Any]
 
 
 def of(name: str, at: list[int], values: list[float]) -> Drawn:
-    return Drawn("w, by pass", [Series(name, np.array(at), np.array(values))])
+    return Drawn("w, by pass", [NamedCurve(name, np.array(at), np.array(values))])
 
 
 @pytest.mark.slow
@@ -345,7 +345,7 @@ def test_scales_reach_the_largest_and_the_negative_numbers(shown: Callable[[list
 @pytest.mark.slow
 def test_names_are_filtered_and_curves_smoothed(shown: Callable[[list[Drawn]], Any]) -> None:
     places, values = np.arange(40), np.where(np.arange(40) % 2, 1.0, 3.0)
-    chart = Drawn("w, by pass", [Series("net.0", places, values), Series("net.1", places, values + 5)])
+    chart = Drawn("w, by pass", [NamedCurve("net.0", places, values), NamedCurve("net.1", places, values + 5)])
     tab = shown([chart])
     assert tab.locator(".chart .smooth").count() == 2
     tab.fill("#filter", "NET.1")
@@ -361,7 +361,7 @@ def test_names_are_filtered_and_curves_smoothed(shown: Callable[[list[Drawn]], A
 
 @pytest.mark.slow
 def test_a_stretch_is_enlarged_in_all_charts_of_its_axis(shown: Callable[[list[Drawn]], Any]) -> None:
-    curve = Series("w", np.arange(1, 101), np.arange(1.0, 101.0))
+    curve = NamedCurve("w", np.arange(1, 101), np.arange(1.0, 101.0))
     tab = shown([Drawn("a, by pass", [curve]), Drawn("b, by pass", [curve]), Drawn("c, by step", [curve])])
 
     def last_numbers() -> list[str]:
@@ -382,7 +382,7 @@ def test_a_stretch_is_enlarged_in_all_charts_of_its_axis(shown: Callable[[list[D
 
 def test_a_name_has_its_colour_in_each_report() -> None:
     def colours(*names: str) -> dict[str, str]:
-        page = html(Report("", [], [], [Drawn("w, by pass", [Series(n, np.ones(2), np.ones(2)) for n in names])]))
+        page = html(Report("", [], [], [Drawn("w, by pass", [NamedCurve(n, np.ones(2), np.ones(2)) for n in names])]))
         return {one["name"]: one["colour"] for one in curves_of(page, "w, by pass")["series"]}
 
     assert colours("head") == {"head": colours("stem", "head")["head"]}

@@ -67,43 +67,13 @@ def is_small(graph: Graph) -> bool:
 
 
 # Pan and zoom, as released (vendor/LICENSE). The order matters: each file uses those before it.
-LIBRARIES = (
-    "d3-dispatch",
-    "d3-selection",
-    "d3-timer",
-    "d3-color",
-    "d3-interpolate",
-    "d3-ease",
-    "d3-drag",
-    "d3-transition",
-    "d3-zoom",
-)
+LIBRARIES = "d3-dispatch d3-selection d3-timer d3-color d3-interpolate d3-ease d3-drag d3-transition d3-zoom".split()
 
 # The order matters: a script may use those before it.
 SCRIPTS = (
-    "state",
-    "values",
-    "layout",
-    "ranks",
-    "drawing",
-    "edge_labels",
-    "zoom",
-    "overview",
-    "layers",
-    "panel",
-    "source",
-    "replay",
-    "search",
-    "chart",
-    "link",
-    "findings",
-    "signs",
-    "book",
-    "lesson",
-    "frame",
-    "paper",
-    "main",
-)
+    "state values layout ranks drawing edge_labels zoom overview layers panel source replay search chart"
+    " link findings signs book lesson frame paper main"
+).split()
 
 # The scripts of pages that can compute a pass again: the computing scripts have their own scope; the last shows the
 # result.

@@ -235,11 +235,7 @@ def _is_written_out(graph: model.Graph, tree: dict[str, Group], group: Group) ->
 
 
 def closed_by_default(
-    graph: model.Graph,
-    tree: dict[str, Group],
-    most: int = AIM,
-    depth: int | None = None,
-    unfolded: Iterable[str] = (),
+    graph: model.Graph, tree: dict[str, Group], most: int = AIM, depth: int | None = None, unfolded: Iterable[str] = ()
 ) -> set[str]:
     """The groups to close so that about `most` nodes are shown. Inner groups are closed before outer groups.
 

@@ -11,18 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gradviz.graph.groups import DATA_BOX, PLACE, RUN, SCOPE, Group, ancestors, rows_of
-from gradviz.graph.model import (
-    DATA,
-    GRAD_FN,
-    MUTATION,
-    OP,
-    VIEW,
-    Graph,
-    Node,
-    learns,
-    no_collection,
-    scopes_around,
-)
+from gradviz.graph.model import DATA, GRAD_FN, MUTATION, OP, VIEW, Graph, Node, learns, no_collection, scopes_around
 from gradviz.query.nodes import ACCUMULATE
 
 _MOST_NUMBERS = 4  # passes that a box names one by one

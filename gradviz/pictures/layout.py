@@ -306,11 +306,7 @@ def _run(command: list[str], source: bytes, timeout: float) -> tuple[int, bytes,
 
     Files are used instead of pipes: with several pipes and a timeout, `subprocess` starts threads on Windows, which
     is impossible while the interpreter ends."""
-    with (
-        tempfile.TemporaryFile() as stdin,
-        tempfile.TemporaryFile() as stdout,
-        tempfile.TemporaryFile() as stderr,
-    ):
+    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         stdin.write(source)
         stdin.seek(0)
         status = subprocess.run(command, stdin=stdin, stdout=stdout, stderr=stderr, timeout=timeout).returncode
@@ -333,12 +329,7 @@ def _embedded_places() -> Iterator[Path]:
         files = None
     yield from (Path(os.path.normpath(str(file.locate()))) for file in files or () if file.name in names)
     packages = Path(__file__).parents[2]
-    folders = (
-        packages / "bin",
-        packages / "Scripts",
-        sysconfig.get_path("scripts"),
-        Path(sys.executable).parent,
-    )
+    folders = (packages / "bin", packages / "Scripts", sysconfig.get_path("scripts"), Path(sys.executable).parent)
     yield from (Path(folder, name) for folder in folders for name in names)
 
 
@@ -450,10 +441,7 @@ def _thing(thing: Thing, place: Place, size: Size) -> str:
         f'fill="{look.get("fillcolor", "white")}" stroke="{look.get("color", style.INK)}" '
         f'stroke-width="{look.get("penwidth", "1")}"{_dashes(look.get("style", ""))}'
     )
-    parts = [
-        f'<g id="{thing.id}" class="node {" ".join(thing.classes)}">',
-        f"<title>{escape(thing.tooltip)}</title>",
-    ]
+    parts = [f'<g id="{thing.id}" class="node {" ".join(thing.classes)}">', f"<title>{escape(thing.tooltip)}</title>"]
     for inset in range(int(look.get("peripheries", "1"))):
         w, h = width - 6 * inset, height - 6 * inset
         if look["shape"] == "ellipse":

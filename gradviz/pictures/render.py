@@ -203,10 +203,7 @@ _PAINTERS: dict[str, Callable[[Scene, str], _Drawing]] = {
     ".dot": lambda scene, _: _Drawing(dot_of(scene).encode()),
 }
 SCENES = (*_PAINTERS,)  # the endings of the formats that a scene can be written in
-_WRITERS: dict[str, Callable[[Graph], str]] = {
-    ".mmd": to_mermaid,
-    ".json": lambda graph: json_text(to_json(graph), 1),
-}
+_WRITERS: dict[str, Callable[[Graph], str]] = {".mmd": to_mermaid, ".json": lambda graph: json_text(to_json(graph), 1)}
 ENDINGS = (*_PAINTERS, *_WRITERS, PAGE)
 
 
@@ -329,11 +326,7 @@ _TENSORS: tuple[_Row, ...] = (
     ("leaf requires-grad has-grad shared", "shared leaf", "several ops read it: its gradients add up"),
     ("leaf", "leaf", "does not require grad: data"),
     ("leaf frozen", "frozen parameter", "does not require grad"),
-    (
-        "leaf requires-grad unreached",
-        "leaf, never reached",
-        "requires grad, but this pass gave it no gradient",
-    ),
+    ("leaf requires-grad unreached", "leaf, never reached", "requires grad, but this pass gave it no gradient"),
     ("tensor requires-grad version", "leaf", "the same leaf after an update in place"),
     ("tensor requires-grad", "non-leaf", "computed from a tensor that requires grad"),
     ("tensor requires-grad retained has-grad", "non-leaf", "retains its gradient"),

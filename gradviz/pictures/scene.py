@@ -94,11 +94,7 @@ def _add_collectives(scene: Scene, graph: Graph) -> None:
     for node in graph.nodes.values():
         if label := _collectives(node):
             gate = Thing(
-                f"{node.id}c",
-                ["gate"],
-                [("value", label)],
-                f"{node.id}  {label}",
-                scene.things[node.id].scope,
+                f"{node.id}c", ["gate"], [("value", label)], f"{node.id}  {label}", scene.things[node.id].scope
             )
             source = node.pair if node.pair in graph.nodes else node.id
             classes = ["grad", "flowed"]

@@ -30,22 +30,8 @@ GRAPH = {
     "margin": "0",
     "splines": "spline",
 }
-NODE = {
-    "fontname": FONT,
-    "fontsize": "10",
-    "fontcolor": INK,
-    "margin": "0.13,0.06",
-    "height": "0.3",
-    "width": "0.4",
-}
-EDGE = {
-    "fontname": FONT,
-    "fontsize": "9",
-    "fontcolor": INK,
-    "color": "#495057",
-    "arrowsize": "0.65",
-    "penwidth": "1.1",
-}
+NODE = {"fontname": FONT, "fontsize": "10", "fontcolor": INK, "margin": "0.13,0.06", "height": "0.3", "width": "0.4"}
+EDGE = {"fontname": FONT, "fontsize": "9", "fontcolor": INK, "color": "#495057", "arrowsize": "0.65", "penwidth": "1.1"}
 CLUSTER = {
     "style": "rounded,filled",
     "color": "#ced4da",
@@ -71,20 +57,8 @@ NODES: dict[str, dict[str, str]] = {
         "fontcolor": "white",
         "margin": "0.05,0.03",
     },
-    "grad_fn": {
-        "shape": "box",
-        "style": "filled",
-        "fillcolor": "#fff4e6",
-        "color": "#fd7e14",
-        "fontcolor": "#862e00",
-    },
-    "group": {
-        "shape": "box3d",
-        "style": "filled",
-        "fillcolor": "#e6fcf5",
-        "color": "#087f5b",
-        "margin": "0.14,0.07",
-    },
+    "grad_fn": {"shape": "box", "style": "filled", "fillcolor": "#fff4e6", "color": "#fd7e14", "fontcolor": "#862e00"},
+    "group": {"shape": "box3d", "style": "filled", "fillcolor": "#e6fcf5", "color": "#087f5b", "margin": "0.14,0.07"},
     "group module": {"shape": "box", "style": "rounded,filled", "penwidth": "1.6"},
     "group data": {"shape": "box", "style": "rounded,filled", "fillcolor": "#f1f3f5", "color": "#adb5bd"},
     "group place": {
@@ -124,60 +98,24 @@ NODES: dict[str, dict[str, str]] = {
         "height": "0.12",
     },
     "spacer": {"shape": "box", "style": "invis", "width": "0.01", "height": "0.6"},
-    "gate": {
-        "shape": "box",
-        "style": "rounded,filled",
-        "fillcolor": "white",
-        "color": INK,
-        "penwidth": "1.4",
-    },
+    "gate": {"shape": "box", "style": "rounded,filled", "fillcolor": "white", "color": INK, "penwidth": "1.4"},
     "variable": {"shape": "box", "style": "rounded,filled", "fillcolor": "#d0ebff", "color": BLUE},
     "constant": {"fillcolor": "#f1f3f5", "color": "#adb5bd"},
     "on-wire": {"shape": "plaintext", "margin": "0.04,0"},
     "reference": {"style": "rounded,dashed,filled", "penwidth": "1", "margin": "0.08,0.03"},
-    "error": {
-        "style": "filled,bold",
-        "color": RED,
-        "fillcolor": "#fff5f5",
-        "fontcolor": RED,
-        "penwidth": "2.6",
-    },
+    "error": {"style": "filled,bold", "color": RED, "fillcolor": "#fff5f5", "fontcolor": RED, "penwidth": "2.6"},
     "finding": {"color": AMBER, "penwidth": "3"},
 }
 TIE = {"color": "#adb5bd", "penwidth": "0.8", "dir": "none"}  # between an op and its grad_fn
 EDGES: dict[str, dict[str, str]] = {
     "data": {},
-    "grad": {
-        "style": "dashed",
-        "color": "#ffc078",
-        "penwidth": "1",
-        "arrowhead": "empty",
-        "fontcolor": ORANGE,
-    },
+    "grad": {"style": "dashed", "color": "#ffc078", "penwidth": "1", "arrowhead": "empty", "fontcolor": ORANGE},
     "flowed": {"color": "#e8590c", "penwidth": "2", "arrowhead": "normal"},
     **{f"m{level}": {"color": colour, "penwidth": width} for level, (colour, width) in enumerate(MAGNITUDES)},
     "zero": {"color": "#868e96", "fontcolor": FAINT, "penwidth": "1", "arrowhead": "onormal"},
-    "odd": {
-        "color": RED,
-        "fontcolor": RED,
-        "penwidth": "3",
-        "style": "dashed,bold",
-        "arrowhead": "normaldiamond",
-    },
-    "saved": {
-        "style": "dotted",
-        "color": "#9c36b5",
-        "arrowhead": "vee",
-        "arrowsize": "0.5",
-        "constraint": "false",
-    },
-    "mutation": {
-        "style": "bold",
-        "color": PURPLE,
-        "fontcolor": PURPLE,
-        "arrowhead": "normalnormal",
-        "penwidth": "1.6",
-    },
+    "odd": {"color": RED, "fontcolor": RED, "penwidth": "3", "style": "dashed,bold", "arrowhead": "normaldiamond"},
+    "saved": {"style": "dotted", "color": "#9c36b5", "arrowhead": "vee", "arrowsize": "0.5", "constraint": "false"},
+    "mutation": {"style": "bold", "color": PURPLE, "fontcolor": PURPLE, "arrowhead": "normalnormal", "penwidth": "1.6"},
     "view": {"style": "dashed", "color": "#868e96", "fontcolor": FAINT, "arrowhead": "odot", "penwidth": "1"},
     "aliases": {"arrowhead": "odot", "style": "dashed"},
     "tangent": {"color": ORANGE, "penwidth": "1.8"},

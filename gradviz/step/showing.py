@@ -155,12 +155,7 @@ def compare(session: Session, argument: str) -> None:
     session.page = modes_compared(session.stop)
 
 
-_BAD = {
-    (True, True): "a NaN or an infinity",
-    (True, False): "a NaN",
-    (False, True): "an infinity",
-    (False, False): "",
-}
+_BAD = {(True, True): "a NaN or an infinity", (True, False): "a NaN", (False, True): "an infinity", (False, False): ""}
 
 
 def first_bad(session: Session, argument: str) -> None:
@@ -359,10 +354,7 @@ def print_(session: Session, argument: str) -> None:
         _show_page(session, argument, array, 1 if page is None else int(page["number"]), where)
         return
     text = np.array2string(array, max_line_width=76, threshold=_MOST + 1, separator=", ", precision=6)
-    session.page = [
-        f"{clean(argument)}{where}, {snapshot.dtype}",
-        *(f"  {line}" for line in text.splitlines()),
-    ]
+    session.page = [f"{clean(argument)}{where}, {snapshot.dtype}", *(f"  {line}" for line in text.splitlines())]
 
 
 def _show_page(session: Session, argument: str, array: np.ndarray, number: int, where: str) -> None:

@@ -10,17 +10,7 @@ from gradviz.query.flow import why_no_node
 from gradviz.query.missing_gradients import accumulations
 from gradviz.query.writes import added_up, value_changes
 from gradviz.words.absence import NO_NODE, without_grad_told
-from gradviz.words.chain import (
-    downstream,
-    formula_of,
-    formula_said,
-    local,
-    multiplied,
-    over,
-    partial,
-    so_far,
-    summed,
-)
+from gradviz.words.chain import downstream, formula_of, formula_said, local, multiplied, over, partial, so_far, summed
 from gradviz.words.escape import clean
 from gradviz.words.forward_mode import in_numbers, terms
 from gradviz.words.numbers import has_odd, value
@@ -264,10 +254,7 @@ def _tangent(stop: Stop, event: kinds.TangentPushed) -> Iterator[str]:
         text = "{name} is given the tangent {value}: the direction in which to differentiate"
         yield say(text, name=name, value=value)
         return
-    yield say(
-        "forward mode: the tangent of {name} = the sum of local derivative × tangent over the inputs",
-        name=name,
-    )
+    yield say("forward mode: the tangent of {name} = the sum of local derivative × tangent over the inputs", name=name)
     for term in terms(stop, event):
         of = say("tangent of {name}", name=term.name)
         yield f"  {term.local}, {of} = {stop.value(term.tangent)}"

@@ -19,14 +19,7 @@ from gradviz.words.escape import clean, shortened
 from gradviz.words.numbers import brief, compact, value
 from gradviz.words.words import Words
 
-AtNode = (
-    kinds.Received,
-    kinds.Produced,
-    kinds.Accumulated,
-    kinds.Retained,
-    kinds.Hooked,
-    kinds.FunctionCompared,
-)
+AtNode = (kinds.Received, kinds.Produced, kinds.Accumulated, kinds.Retained, kinds.Hooked, kinds.FunctionCompared)
 
 
 class Stop:

@@ -18,7 +18,7 @@ from gradviz.graph.model import Edge, Graph, Ids, Node, Scope, no_collection
 from gradviz.graph.node_values import fill_values, name_gradients
 from gradviz.query import FIRST, Query, State
 from gradviz.query.bad_numbers import bad_numbers
-from gradviz.query.flow import Reason, computed_from, reach, why_no_node
+from gradviz.query.flow import Downstream, Reason, computed_from, reach, why_no_node
 from gradviz.query.function_calls import FunctionCalls
 from gradviz.query.nodes import ACCUMULATE
 from gradviz.query.ops import function_name
@@ -372,7 +372,10 @@ class _Builder:
             until = [one for one in self.trace.passes if one.number <= self.backward_pass.number]
             if len(part) <= SMALL and not self.query.passes.are_a_loop(until):
                 return part
-        return upstream(self.query, [root.tensor for root in self.roots if root.tensor], self.before, self.since)
+        part = upstream(self.query, [root.tensor for root in self.roots if root.tensor], self.before, self.since)
+        if self.backward_pass is not None:
+            _add_astray(self.query, part, self.backward_pass.first, self.since)
+        return part
 
     def _root_nodes(self) -> list[int]:
         return [root.node for root in self.roots if root.node] if not self.whole else []
@@ -505,6 +508,7 @@ class _Builder:
         op = self.tensors.op(event)
         node.name = function_name(op.op)
         node.op, node.args, node.in_pass = op.op, op.args, op.in_pass
+        node.astray = event in self.query.of(Downstream).astray
         number = self.query.nodes.main_of_op(event)
         if number:
             node.grad_fn, node.pair = self.query.nodes.name(number), self.ids.node[number]
@@ -728,6 +732,20 @@ def _flood(query: Query, part: Part, states: Iterable[State], barrier: int, sinc
             read.append(tensors.before(state.tensor, state.since))
         (stack if has_node else behind).extend(read)
     return behind
+
+
+def _add_astray(query: Query, part: Part, before: int, since: int) -> None:
+    """Add what was computed from the last pass until event `before`, reached no root, and has a parameter that the part
+    lacks: a head that was left out of the loss."""
+    tensors, earlier = query.tensors, query.trace.passes_ended_before(before)
+    known = {state.tensor for state in part.states}
+    found: set[int] = set()
+    for event in sorted(one for one in query.of(Downstream).astray if earlier < one < before):
+        op = tensors.op(event)
+        new = (one for one in op.inputs if one in query.trace.parameters and tensors.requires_grad(one, event))
+        if found.intersection(op.inputs) or not known.issuperset(new):
+            found.update(op.outputs)
+    _flood(query, part, [tensors.before(tensor, before) for tensor in sorted(found)], earlier, since, before)
 
 
 def _begins_with(query: Query, leaf: State, before: int) -> bool:

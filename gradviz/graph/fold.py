@@ -147,6 +147,8 @@ def _add_to_group(group: model.Node, node: model.Node) -> None:
     assert isinstance(held, Counter)
     held[node.kind] += 1
     group.ran = group.ran or node.ran
+    if node.kind == model.OP:
+        group.astray = node.astray and (group.astray or held[model.OP] == 1)
     group.root = group.root or node.root
     group.error = group.error or node.error
     group.exchanges = tuple(dict.fromkeys((*group.exchanges, *node.exchanges)))

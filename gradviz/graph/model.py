@@ -92,6 +92,7 @@ class Node:
     visit: int = 0  # the visit to a library's module, for an op that has the place of the module's call
     calls: tuple[FunctionCall, ...] = ()  # the calls of the program's functions around an op, outermost first
     runs_once: bool = False  # whether each call of the function around an op surely runs it once
+    astray: bool = False  # an op with a node that no root was computed from
     in_pass: int = 0  # the pass in which an op ran, as under create_graph
     count: int = 1
     since: int = -1  # the event of a tensor's last write in place; -1 before the first

@@ -300,21 +300,21 @@ function drawnBox({ id, x, y, w, h }) {
 const isCutAt = (id) => app.view.edges.some((edge) => edge.due && edge.kind === "data" && shownAs(edge.target) === id && shownAs(edge.source) !== id);
 
 function groupClasses(group) {
-  const flags = { finding: apartLines(group.id).length, cut: isCutAt(group.id), passive: group.kind === "place" && isPassive(group) };
+  const flags = { finding: apartLines(group.id).length, cut: isCutAt(group.id), astray: everyOp(group, (op) => op.astray), passive: group.kind === "place" && everyOp(group, (op) => !op.gradFn) };
   return ["node", "group", group.kind, ...Object.keys(flags).filter((flag) => flags[flag])].join(" ");
 }
 
-// Whether no operation of a group made a node.
-function isPassive(group) {
-  let found = true;
-  everyNode(group, (node) => (found = found && !(node.kind === "op" && node.gradFn)));
-  return found;
+// Whether a group has operations, and something holds for all of them.
+function everyOp(group, holds) {
+  const ops = [];
+  everyNode(group, (node) => node.kind === "op" && ops.push(node));
+  return ops.length > 0 && ops.every(holds);
 }
 
 function nodeClasses(node) {
   const flags = {
     wants: node.wants, root: node.root, retained: node.retained, error: errorOf(node), finding: node.finding || node.apart,
-    passive: node.kind === "op" && !node.gradFn,
+    passive: node.kind === "op" && !node.gradFn, astray: node.astray,
     accumulate: node.kind === "grad_fn" && node.gradFn === "AccumulateGrad",
   };
   return ["node", node.kind, ...Object.keys(flags).filter((flag) => flags[flag])].join(" ");

@@ -8,6 +8,7 @@ const BOXES = [
   ["tensor wants root", "root: backward() begins here"],
   ["op", "operation"],
   ["op passive", "operation whose inputs do not require grad"],
+  ["op astray", "operation that no root was computed from"],
   ["grad_fn", "grad_fn, that has not run yet"],
   ["grad_fn ran", "grad_fn, that has run"],
   ["grad_fn error", "an error was raised here"],

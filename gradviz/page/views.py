@@ -227,6 +227,7 @@ def _node(node: Node, there: tuple[int, int | None], sources: Sources, query: Qu
         "base": plain(node.base) if node.base else None,
         "pair": node.pair,
         "root": node.root,
+        "astray": node.astray,
         "retained": node.retained,
         "parameter": node.parameter and not node.buffer,
         "error": plain(node.error, 400),

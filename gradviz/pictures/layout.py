@@ -438,7 +438,7 @@ def _thing(thing: Thing, place: Place, size: Size) -> str:
     look = {**style.NODE, **style.look(style.NODES, thing.classes)}
     (x, y), (width, height) = place, size
     paint = (
-        f'fill="{look.get("fillcolor", "white")}" stroke="{look.get("color", style.INK)}" '
+        f'fill="{look.get("fillcolor", "white").partition(":")[0]}" stroke="{look.get("color", style.INK)}" '
         f'stroke-width="{look.get("penwidth", "1")}"{_dashes(look.get("style", ""))}'
     )
     parts = [f'<g id="{thing.id}" class="node {" ".join(thing.classes)}">', f"<title>{escape(thing.tooltip)}</title>"]

@@ -337,6 +337,7 @@ _TENSORS: tuple[_Row, ...] = (
 _OPS: tuple[_Row, ...] = (
     ("op", "op", "of the forward pass"),
     ("op passive", "op", "its inputs do not require grad"),
+    ("op astray", "op", "no root was computed from it"),
     ("op in-place", "op_", "changed its input in place"),
     ("op cut", "detach", "a gradient was due, and stops at it"),
     ("grad_fn", "MulBackward0", "grad_fn: a node of the backward graph"),

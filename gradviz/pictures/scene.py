@@ -138,6 +138,8 @@ def caption(graph: Graph) -> list[str]:
     kinds = {name for edge in graph.edges for name in style.edge_classes(edge)}
     if any(edge.kind == GRAD and not edge.gradient for edge in graph.edges):
         kinds.add("idle")
+    if any(node.astray for node in graph.nodes.values()):
+        kinds.add("astray")
     legend = [text for kind, text in style.LEGEND.items() if kind in kinds]
     lines = about(graph)
     if len(legend) < 2:

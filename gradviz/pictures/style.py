@@ -79,6 +79,14 @@ NODES: dict[str, dict[str, str]] = {
     "passive": {"fillcolor": "#dee2e6", "color": "#adb5bd", "fontcolor": "#495057"},
     "in-place": {"fontcolor": "white", "fillcolor": PURPLE, "color": PURPLE, "peripheries": "2"},
     "cut": {"fillcolor": "white", "color": RED, "fontcolor": RED, "penwidth": "1.6"},
+    "astray": {
+        "shape": "box",
+        "style": "striped",
+        "fillcolor": ":".join(["white", "#f1f3f5"] * 8),
+        "color": "#adb5bd",
+        "fontcolor": "#495057",
+        "margin": "0.13,0.05",
+    },
     "frozen": {"style": "rounded,dashed,filled", "fillcolor": "white", "fontcolor": FAINT},
     "unreached": {
         "style": "rounded,dashed,filled",
@@ -159,6 +167,7 @@ LEGEND = {
     "mutation": "━▸ changed in place",
     "odd": "╍▸◆ NaN or inf",
     "aliases": "╌o shares memory",
+    "astray": "▥ reaches no root",
 }
 
 
@@ -227,6 +236,7 @@ def node_classes(node: Node, *marks: str) -> list[str]:
         "module": node.box is not None and node.op not in (PLACE, DATA_BOX),
         "data": node.op == DATA_BOX and node.box is not None,
         "place": is_place,
+        "astray": node.astray,
         "error": bool(node.error),
         "finding": bool(node.finding or node.apart or node.held_apart),
     }

@@ -476,6 +476,36 @@ class Downstream:
         """The results of the ops that read a tensor."""
         return (output for op in self.readers(tensor) for output in self.query.tensors.op(op).outputs)
 
+    @cached_property
+    def astray(self) -> set[int]:
+        """The ops with a node that no root of any pass was computed from, with or without a gradient; without ops
+        inside passes. Tensors on one memory count as one: an op in doubt is not among them. Empty if the trace does
+        not have all passes of the run."""
+        trace, states = self.query.trace, self.query.trace.states
+        if not trace.is_whole or len(trace.pass_numbers) < trace.passes_begun:
+            return set()
+        firsts = states.firsts
+        bases = dict(zip(states.tensors[firsts].tolist(), states.bases[firsts].tolist(), strict=True))
+        ops, writes = trace.table(Kind.OP), trace.table(Kind.MUTATED)
+        outputs = ops.lists("outputs")
+        sources = dict(zip(writes.events.tolist(), writes["source"].tolist(), strict=True))
+        results = np.concatenate([ops.events[outputs.owners], writes.events]), [*outputs.values, *writes["tensor"]]
+        written: dict[int, list[int]] = {}
+        for event, tensor in zip(*results, strict=True):
+            written.setdefault(int(event), []).append(int(tensor))
+
+        def home(tensor: int) -> int:
+            return next(one for one in reach([tensor], lambda one: [bases.get(one, 0)]) if not bases.get(one))
+
+        passes = self.query.passes
+        needed = {home(root.tensor) for number in trace.pass_numbers for root in passes.starts(number) if root.tensor}
+        astray = set(ops.events[ops["in_pass"] == 0].tolist()) & set(trace.table(Kind.NODE)["op"].tolist())
+        for event in sorted(written, reverse=True):
+            if not needed.isdisjoint(map(home, written[event])):
+                needed.update(home(tensor) for tensor in (sources.get(event, 0), *self.inputs(event)) if tensor)
+                astray.discard(event)
+        return astray if needed else set()
+
     def results(self, tensor: int, most: int = 10_000) -> dict[int, list[int]]:
         """All tensors that were computed from a tensor, and the tensor itself; with each, the ops that read it."""
         return {one: self.readers(one) for one in reach([tensor], self.onward, most)}

@@ -54,9 +54,8 @@ def fold(graph: model.Graph, tree: dict[str, Group], closed: set[str]) -> model.
                 places[group.id] = place
             _add_to_group(nodes[group.id], node)
     nodes = {name: nodes[name] for name in sorted(nodes, key=places.__getitem__)}
-    is_rolled = any(group.kind == PLACE for group in tree.values())
-    edges = Merging(graph, nodes, drawn_as, is_rolled).edges()
-    result = replace(graph, nodes=nodes, edges=edges, notes=list(graph.notes), rolled=is_rolled)
+    merging = Merging(graph, nodes, tree, drawn_as)
+    result = replace(graph, nodes=nodes, edges=merging.edges(), notes=list(graph.notes), rolled=merging.is_rolled)
     result.notes += _told(nodes.values(), len(drawn_as))
     if result.rolled:
         result.scopes = _scopes_outside_of_data(graph, tree)
@@ -75,8 +74,7 @@ def boxes(graph: model.Graph, tree: dict[str, Group], closed: set[str]) -> list[
     for node in graph.nodes.values():
         if node.id in drawn_as:
             _add_to_group(by_id[drawn_as[node.id].id], nodes.pop(node.id))
-    is_rolled = any(group.kind == PLACE for group in tree.values())
-    Merging(graph, {**nodes, **by_id}, drawn_as, is_rolled).note_shapes()
+    Merging(graph, {**nodes, **by_id}, tree, drawn_as).note_shapes()
     return [*by_id.values()]
 
 
@@ -404,11 +402,15 @@ class Merging:
     `drawn_as` has the group that replaces each hidden node."""
 
     def __init__(
-        self, graph: model.Graph, nodes: Mapping[str, model.Node], drawn_as: Mapping[str, Group], is_rolled: bool
+        self,
+        graph: model.Graph,
+        nodes: Mapping[str, model.Node],
+        tree: Mapping[str, Group],
+        drawn_as: Mapping[str, Group],
     ) -> None:
         self.graph, self.nodes, self.drawn_as = graph, nodes, drawn_as
         self.order = {name: number for number, name in enumerate(nodes)}
-        self.is_rolled = is_rolled
+        self.is_rolled = any(group.kind == PLACE for group in tree.values())
         self.turns = self._turns() if self.is_rolled else {}
 
     def note_shapes(self) -> None:

@@ -217,7 +217,7 @@ class _Renaming:
             for site, call in by_site.items():
                 where = f" at line {call.line}" if len(by_site) > 1 else ""
                 column = f":{call.col}" if lines[call.line] > 1 else ""
-                called = name if name.startswith("lines ") else f"{name}()"
+                called = f"{name}()" if call.function[1] else name  # a group of lines is of no function
                 names[*outer, f"{name}@{site}"] = f"{called}{where}{column}"
         return names
 

@@ -304,8 +304,8 @@ def folded(
 
 def _of_a_page(graph: model.Graph, tree: dict[str, Group], closed: set[str]) -> model.Graph:
     """A rolled graph folded so that it fits a page. While a chain of boxes is too long, or too much is side by side,
-    the innermost open scopes are closed, and the scopes around them that would show only one box. A module that has no
-    other around it stays open."""
+    the innermost open scopes are closed, and the scopes around them that would show only one box; at last the leaves
+    become one box. A module that has no other around it stays open."""
     while True:
         result = fold(graph, tree, closed)
         rows, columns = _size_of(result)
@@ -317,7 +317,14 @@ def _of_a_page(graph: model.Graph, tree: dict[str, Group], closed: set[str]) -> 
         if rows <= MOST_ROWS and columns <= MOST_COLUMNS:
             return result
         if not innermost:
-            return _without_accumulators(result)
+            leaves = [node for node in result.nodes.values() if node.kind == model.LEAF]
+            leaves = max(([node for node in leaves if model.learns(node) is one] for one in (True, False)), key=len)
+            if columns <= MOST_COLUMNS or len(leaves) <= MOST_COLUMNS // 2:
+                return _without_accumulators(result)
+            label = f"{leaves[0].label} … {leaves[-1].label} ({len(leaves)})"
+            members = [name for node in leaves for name in (node.id, node.pair) if name in graph.nodes]
+            together = Group(f"g{len(tree) + 1}", SCOPE, label, "", members)
+            tree, closed = {**tree, together.id: together}, {*closed, together.id}
         closed = closed | {name for name, depth in depths.items() if depth == innermost}
         closed |= {name for name, depth in depths.items() if depth == innermost - 1 and _is_one_box(tree[name])}
 

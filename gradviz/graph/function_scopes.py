@@ -143,12 +143,15 @@ def _without_recursion(calls: list[FunctionCall]) -> Iterator[FunctionCall]:
 def _by_lines(graph: Graph, rows: list[_Row]) -> list[_Row]:
     """The rows, with groups of lines as if they were calls: of a program that does too much outside of functions and
     modules to be drawn line by line, and of a loop whose operations lead to one another in too many ways."""
-    shown = {row.node.id: row.node for row in rows if not row.calls and not row.node.scope}
-    lines = sorted({_line_of(node) for node in shown.values()})
+    outside = [row for row in rows if not row.node.scope]
+    shown = {row.node.id: row.node for row in outside if not row.calls}
+    file = next((node.file for node in shown.values() if node.file), "")
+    line_of = {node.id: (file, calls[0].line) if calls else _line_of(node) for node, calls in outside}
+    lines = sorted({*line_of.values()})
     together = math.ceil(len(lines) / _GROUPS_OF_LINES)
     if len(lines) <= _MOST_LINES:
-        shown = {name: shown[name] for name in _tangled(graph, shown)}
-        lines, together = sorted({_line_of(node) for node in shown.values()}), _MOST_LINES
+        line_of = {name: line_of[name] for name in _tangled(graph, shown)}
+        lines, together = sorted({*line_of.values()}), _MOST_LINES
     groups: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
     for number, (file, line) in enumerate(lines):
         groups[file, number // together].append(line)
@@ -157,7 +160,7 @@ def _by_lines(graph: Graph, rows: list[_Row]) -> list[_Row]:
         for number, ((file, _), group) in enumerate(groups.items(), 1)
         for line in group
     }
-    return [_Row(row.node, [calls[_line_of(row.node)]] if row.node.id in shown else row.calls) for row in rows]
+    return [_Row(node, [calls[line_of[node.id]], *own] if node.id in line_of else own) for node, own in rows]
 
 
 def _line_of(node: Node) -> tuple[str, int]:

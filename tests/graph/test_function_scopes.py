@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +13,7 @@ from gradviz.graph.build import build
 from gradviz.graph.fold import folded
 from gradviz.graph.model import GRAD_FN, GROUP, LEAF, Graph, Node
 from gradviz.pictures.node_text import lines_of
+from gradviz.pictures.render import svg
 from gradviz.pictures.scene import scene_of
 from tests.graph.test_graph import Traced, traced
 
@@ -257,6 +259,49 @@ def test_a_long_program_without_functions_is_boxes_of_its_lines(traced: Traced) 
     assert len(shown) <= 10
     assert "lines 4–11" in shown
     assert graph.notes == ["folded: 178 ops into 8 groups"]
+
+
+MANY_LEAVES = "\n".join(
+    [
+        "import gradviz.engine as torch",
+        *(f"p{i} = torch.tensor([0.{i % 9 + 1}, 0.2], requires_grad=True)" for i in range(30)),
+        "h = torch.tensor([1.0, 2.0])",
+        *(f"h = torch.tanh(h * p{i * 7 % 30} + p{i % 30})" for i in range(85)),
+        "h.sum().backward()",
+    ]
+)
+
+
+def test_many_leaves_that_groups_of_lines_share_are_one_box(traced: Traced) -> None:
+    def run() -> None:
+        exec(compile(MANY_LEAVES, "leaves.py", "exec"), {"__name__": "__main__"})
+
+    graph = picture_of(run, traced)
+    shown = boxes(graph)
+    assert len(graph.nodes) <= 14
+    leaves = shown["p0 … p29 (30)"].box
+    assert leaves is not None
+    assert len(leaves.parameters) == 30
+    width = re.search(r'<svg width="(\d+)pt"', svg(graph))
+    assert width is not None
+    assert int(width[1]) < 3000 * 3 / 4
+
+
+def test_many_lines_that_call_functions_are_groups_of_lines(traced: Traced) -> None:
+    lines = [
+        "import gradviz.engine as torch",
+        *(f"def f{i}(h, w):\n    h = h * w\n    return torch.tanh(h) + h" for i in range(4)),
+        "w = h = torch.tensor([1.0, 2.0], requires_grad=True)",
+        *(f"h = f{i % 4}(h, w)" for i in range(60)),
+        "h.sum().backward()",
+    ]
+
+    def run() -> None:
+        exec(compile("\n".join(lines), "calls.py", "exec"), {"__name__": "__main__"})
+
+    shown = boxes(picture_of(run, traced))
+    assert len(shown) <= 10
+    assert "lines 15–22" in shown
 
 
 def entangled() -> None:

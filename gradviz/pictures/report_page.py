@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from html import escape
 from importlib.resources import files
@@ -239,18 +240,27 @@ def _runs(report: Report) -> str:
     if not report.runs:
         return ""
     colours = _colours(report)
-    heads = "".join(f"<th>{_text(name)}</th>" for name in report.columns)
-    rows = "".join(
-        f'<tr><th scope="row"><b style="background:{colours.get(run.name, "transparent")}"></b>{_text(run.name)}</th>'
+    rows = (
+        f'<th scope="row"><b style="background:{colours.get(run.name, "transparent")}"></b>{_text(run.name)}</th>'
         + "".join(f"<td>{_text(fact)}</td>" for fact in run.facts)
-        + "</tr>"
         for run in report.runs
     )
-    called = report.runs_called
-    return (
-        f'<section id="{called}s"><h2>{called.capitalize()}s</h2><div class="wide"><table class="runs"><thead>'
-        f"<tr><th>{called}</th>{heads}</tr></thead><tbody>{rows}</tbody></table></div>{_undrawn(report)}</section>"
-    )
+    table = _table([report.runs_called, *report.columns], rows, "runs")
+    return _section(f"{report.runs_called}s", "", table + _undrawn(report))
+
+
+def _section(name: str, about: str, *parts: str) -> str:
+    """A part of the page with its heading, a sentence about it, and its text."""
+    said = f'<p class="quiet">{_text(about)}</p>' if about else ""
+    heading = name.replace("-", " ").capitalize()
+    return f'<section id="{name}"><h2>{heading}</h2>{said}{"".join(parts)}</section>'
+
+
+def _table(heads: Iterable[str], rows: Iterable[str], kind: str = "") -> str:
+    """A table from its heads and the cells of its rows."""
+    head = "".join(f"<th>{_text(text)}</th>" for text in heads)
+    body = "".join(f"<tr>{cells}</tr>" for cells in rows)
+    return f'<div class="wide"><table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _undrawn(report: Report) -> str:
@@ -263,9 +273,7 @@ def _undrawn(report: Report) -> str:
 
 def _findings(report: Report) -> str:
     items = "".join(map(_item, report.items))
-    verdict = "" if items else f"No findings: {report.checked} rules were checked."
-    verdict = f"<p class='quiet'>{verdict}</p>" if verdict else ""
-    return f'<section id="findings"><h2>Findings</h2>{verdict}{items}</section>'
+    return _section("findings", "" if items else f"No findings: {report.checked} rules were checked.", items)
 
 
 def _item(item: Item) -> str:
@@ -301,7 +309,7 @@ def _curves(report: Report) -> str:
     colours = _colours(report)
     drawn_first = sorted(report.charts, key=lambda one: not one.series)
     parts = "".join(_chart(one, colours, marks if one.marks else []) for one in drawn_first)
-    return f'<section id="curves"><h2>Curves</h2>{_CONTROLS}<div class="charts">{parts}</div></section>'
+    return _section("curves", "", _CONTROLS, f'<div class="charts">{parts}</div>')
 
 
 def _colours(report: Report) -> dict[str, str]:
@@ -355,12 +363,7 @@ def _model(report: Report) -> str:
     heads = ["module", "class", "parameters", "elements", "ops"]
     heads += report.costs.of_modules if report.costs is not None else []
     heads += ["gradient norm, by pass", *["relative change, by step"][:has_changes]]
-    rows = "".join(_row(row, has_changes) for row in report.rows)
-    return (
-        f'<section id="model"><h2>Model</h2><p class="quiet">{_text(report.total)}</p><div class="wide">'
-        f"<table><thead><tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr></thead>"
-        f"<tbody>{rows}</tbody></table></div></section>"
-    )
+    return _section("model", report.total, _table(heads, (_row(row, has_changes) for row in report.rows)))
 
 
 def _distributions(report: Report) -> str:
@@ -370,20 +373,15 @@ def _distributions(report: Report) -> str:
     is_aligned = len(passes) <= _MOST_COLUMNS
     most = len(passes) if is_aligned else max(len(one.bars) for one in report.spreads)
     has_last = any(one.last is not None for one in report.spreads)
-    columns = ["of", "elements", *["pass"] * most, *["last"][:has_last]]
-    heads = "".join(f"<th>{head}</th>" for head in columns)
-    rows = ""
+    rows = []
     for one in report.spreads:
         numbers = passes if is_aligned else [*one.bars, *[0] * (most - len(one.bars))]
         cells = "".join(_spread(f"{number:,}", one.bars.get(number)) for number in numbers)
         last = "<td></td>" if one.last is None else _spread(f"after {one.last[0]:,}", one.last[1])
         cells += last if has_last else ""
-        rows += f'<tr><th scope="row">{_text(one.name)}</th><td>{_text(one.of)}</td>{cells}</tr>'
-    return (
-        '<section id="distributions"><h2>Distributions</h2>'
-        f'<p class="quiet">{_text(report.of_spreads)}</p>'
-        f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div></section>'
-    )
+        rows.append(f'<th scope="row">{_text(one.name)}</th><td>{_text(one.of)}</td>{cells}')
+    table = _table(["of", "elements", *["pass"] * most, *["last"][:has_last]], rows)
+    return _section("distributions", report.of_spreads, table)
 
 
 def _spread(label: str, histogram: Bars | None) -> str:
@@ -400,21 +398,15 @@ def _profile(report: Report) -> str:
     """The table of lines by their cost."""
     if report.costs is None:
         return ""
-    heads = "".join(
-        f"<th>{_text(head)}</th>" for head in ("line", "source", "of all time", *report.costs.columns, "mostly")
-    )
-    rows = "".join(
-        f'<tr><th scope="row">{_text(line.place)}</th><td><code>{_text(line.source)}</code></td>'
+    rows = (
+        f'<th scope="row">{_text(line.place)}</th><td><code>{_text(line.source)}</code></td>'
         f'<td class="share"><i style="width:{60 * line.share:.1f}px"></i>{100 * line.share:.1f}%</td>'
         + "".join(f'<td class="count">{_text(cost)}</td>' for cost in line.costs)
-        + f"<td>{_text(line.most)}</td></tr>"
+        + f"<td>{_text(line.most)}</td>"
         for line in report.costs.lines
     )
-    return (
-        f'<section id="profile"><h2>Profile</h2><p class="quiet">{_text(report.costs.total)}</p><div class="wide">'
-        f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
-        f'<p class="quiet">{_text(report.costs.note)}</p></section>'
-    )
+    table = _table(("line", "source", "of all time", *report.costs.columns, "mostly"), rows)
+    return _section("profile", report.costs.total, table, f'<p class="quiet">{_text(report.costs.note)}</p>')
 
 
 def _row(row: Row, has_changes: bool) -> str:
@@ -426,7 +418,7 @@ def _row(row: Row, has_changes: bool) -> str:
         *(f'<td class="count">{_text(cost)}</td>' for cost in row.costs),
         *(_cell(series) for series in (row.gradient, row.change)[: 1 + has_changes]),
     ]
-    return f"<tr>{''.join(cells)}</tr>"
+    return "".join(cells)
 
 
 def _cell(series: NamedCurve | None) -> str:
@@ -446,15 +438,11 @@ def _picture(report: Report) -> str:
     if not report.picture:
         return ""
     inner = report.picture[max(0, report.picture.find("<svg")) :]
-    return (
-        f'<section id="picture"><h2>Picture</h2><p class="quiet">{_text(report.caption)}</p>'
-        f'<div class="paper" tabindex="0">{inner}</div></section>'
-    )
+    return _section("picture", report.caption, f'<div class="paper" tabindex="0">{inner}</div>')
 
 
 def _not_checked(report: Report) -> str:
     if not report.not_checked and report.runs:
         return ""
     rows = "".join(f"<li><b>{_text(rules)}</b>: {_text(reason)}</li>" for reason, rules in report.not_checked)
-    count = f"{report.checked} rules were checked."
-    return f'<section id="not-checked"><h2>Not checked</h2><p class="quiet">{count}</p><ul>{rows}</ul></section>'
+    return _section("not-checked", f"{report.checked} rules were checked.", f"<ul>{rows}</ul>")

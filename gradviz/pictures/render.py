@@ -175,6 +175,7 @@ def _svg(scene: Scene, theme: str) -> str:
         raise DrawError(str(error)) from error
 
 
+_STRIPE = re.compile(r'stroke="[^"]*" stroke-width="0.5"')  # the outline of one
 _TAG = re.compile(r'<g id="([^"]+)" class="(node|edge|cluster|graph)\b|<text ')
 
 
@@ -193,7 +194,7 @@ def _style_text(document: str, scene: Scene) -> str:
         look = "; ".join(f"{name}: {text}" for name, text in style.LINES[role].items())
         return f'<text class="{role}" style="{look}" ' if look else f'<text class="{role}" '
 
-    return _TAG.sub(styled, document)
+    return _TAG.sub(styled, _STRIPE.sub('stroke="none"', document))
 
 
 _PAINTERS: dict[str, Callable[[Scene, str], _Drawing]] = {

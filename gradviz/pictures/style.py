@@ -82,7 +82,7 @@ NODES: dict[str, dict[str, str]] = {
     "astray": {
         "shape": "box",
         "style": "striped",
-        "fillcolor": ":".join(["white", "#f1f3f5"] * 8),
+        "fillcolor": ":".join(["white", "#e9ecef"] * 7),
         "color": "#adb5bd",
         "fontcolor": "#495057",
         "margin": "0.13,0.05",
@@ -182,6 +182,7 @@ DARK = {
     "#dee2e6": "#343a40",
     "#f8f9fa": "#22262b",
     "#f1f3f5": "#343a40",
+    "#e9ecef": "#2b3035",
     "#d0ebff": "#10395a",
     "#1864ab": "#74c0fc",
     "#4dabf7": "#4dabf7",

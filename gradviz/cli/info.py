@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gradviz.cli.common import all_opened, line_of_error, traces_argument, wide_console
+from gradviz.cli.common import all_opened, fail, line_of_error, traces_argument, wide_console
 from gradviz.events.kinds import Kind
 from gradviz.explain.account import ledger_table, lines
 from gradviz.query import Query
 from gradviz.query.collective_calls import collectives
 from gradviz.query.curves import losses, pass_summaries, reasons
-from gradviz.query.overview import Holdings, LeafInfo, Overview, holdings, overview
+from gradviz.query.overview import Holdings, LeafInfo, Overview, holdings, overview, saved_storages
 from gradviz.query.ranks import label_of, ranked_traces
 from gradviz.query.replicas import Replicas
 from gradviz.system.paths import file_name
@@ -26,7 +26,9 @@ from gradviz.tracefile import Trace, if_long
 from gradviz.tracefile.opening import are_of_one_run
 from gradviz.tracefile.part import Part
 from gradviz.words.escape import clean, json_text, shortened_left
+from gradviz.words.html_table import text_table
 from gradviz.words.numbers import brief, number, of_passes, plural, profile_line
+from gradviz.words.saved_storages import saved_told
 
 _MOST_LEAVES = 50
 _MOST_WHOLES = 12  # parameters
@@ -40,7 +42,8 @@ _FEWEST = 12  # the fewest characters of a name
 @traces_argument
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs; of several traces, a list.")
 @click.option("--ledger", is_flag=True, help="Print which parameters learn, and why the others do not.")
-def info(traces: tuple[Path, ...], as_json: bool, ledger: bool) -> None:
+@click.option("--saved", is_flag=True, help="Print what graphs saved for backward, of a run under trace --profile.")
+def info(traces: tuple[Path, ...], as_json: bool, ledger: bool, saved: bool) -> None:
     """Show what TRACE contains: its run, operations, passes and leaves. Default: the newest *.gradviz here.
 
     Several traces are shown side by side. Of the ranks of one run, given as a folder or a pattern, each has a line,
@@ -49,6 +52,9 @@ def info(traces: tuple[Path, ...], as_json: bool, ledger: bool) -> None:
     with all_opened(traces) as recorded:
         if ledger:
             _print_ledgers(recorded, as_json)
+            return
+        if saved:
+            _print_saved(recorded, as_json)
             return
         queries = [Query(if_long(trace) if len(recorded) == 1 else trace) for trace in recorded]
         if as_json:
@@ -70,6 +76,18 @@ def _print_ledgers(traces: list[Trace], as_json: bool) -> None:
         if len(traces) > 1:
             wide_console().print(Text(f"\n{clean(label_of(trace))}", "bold"))
         wide_console().print(ledger_table(Query(trace)))
+
+
+def _print_saved(traces: list[Trace], as_json: bool) -> None:
+    for query in map(Query, traces):
+        number, storages = query.of(saved_storages)
+        if as_json:
+            click.echo(json_text({"pass": number, "storages": [asdict(one) for one in storages]}))
+        elif not storages:
+            fail(f"{query.trace.path.name} does not have what graphs saved: trace --profile records it, of PyTorch")
+        for about, heads, rows in saved_told(query) if not as_json else ():
+            wide_console().print(Text(about))
+            click.echo(f"\n{text_table(heads, rows)}\n")
 
 
 def as_dict(trace: Trace, found: Overview) -> dict[str, Any]:
@@ -134,9 +152,7 @@ def _print_ranks(ranks: Mapping[int, Query]) -> None:
     console = wide_console()
     (first, query), *_ = ranks.items()
     known = overview(query)
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for label in ("rank", *_of_rank(query)):
-        table.add_column(label)
+    table = Table("rank", *_of_rank(query), box=None, padding=(0, 2, 0, 0), header_style="dim")
     for rank, own in [*ranks.items()][:_MOST_RANKS]:
         table.add_row(Text(str(rank), "bold"), *(Text(clean(text)) for text in _of_rank(own).values()))
     console.print(Text(clean(_program(query.trace))), table)
@@ -275,9 +291,7 @@ def _grad(leaf: LeafInfo) -> tuple[str, str]:
 
 def _leaf_table(found: Overview, width: int) -> Table:
     """The table of leaves. If the table is wider than `width`, long names are cut at the left."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for title in ("leaf", *_OF_LEAVES):
-        table.add_column(title)
+    table = Table("leaf", *_OF_LEAVES, box=None, padding=(0, 2, 0, 0), header_style="dim")
     shown = found.leaves[:_MOST_LEAVES]
     rows = [_of_leaf(leaf) for leaf in shown]
     columns = zip(_OF_LEAVES, *([text.plain for text in row] for row in rows), strict=True)

@@ -52,6 +52,7 @@ from gradviz.system.paths import as_argument, file_name
 from gradviz.tracefile import Trace
 from gradviz.tracefile.opening import are_of_one_run
 from gradviz.words.numbers import duration, few_of, flops, plural, size, total_of
+from gradviz.words.saved_storages import saved_told
 
 _AROUND = 2  # lines of source above and below a place
 
@@ -121,6 +122,7 @@ def _of_run(trace: Trace, found: Report) -> page.Report:
         caption="The whole run" if graph.pass_number is None else f"Pass {graph.pass_number} of {graph.passes}",
         checked=len(found.checked),
         costs=costs_of(query),
+        saved=saved_told(query),
     )
 
 

@@ -87,6 +87,7 @@ class Kind(IntEnum):
     SUMMED = 33
     STEP_SUMMED = 34
     NUMBER_READ = 35
+    STORAGE_SAVED = 36
 
 
 TIED = "tied"  # the role of a further name of a parameter
@@ -353,6 +354,17 @@ class OpMeasured(Event):
     in_pass: PassNumber = told("the backward pass that it ran in, 0 for none")
     node: NodeNumber = told("the node that was running, 0 for none")
     in_step: Flag = told("whether an optimizer ran it")
+
+
+@declared(Kind.STORAGE_SAVED, detail=True)
+class StorageSaved(Event):
+    """A node behind the roots of a pass that begins has saved a tensor with this storage. Under `--profile`."""
+
+    node: NodeNumber = told("the node")
+    storage: Number = told("the storage, counted from 1 in each pass")
+    size: Real = told("its bytes")
+    leaf: Tensor = told("the leaf on this storage, such as a parameter or data, 0 for none")
+    in_pass: PassNumber = told("the pass")
 
 
 @declared(Kind.BINNED, detail=True)

@@ -238,6 +238,10 @@ class Listener:
         values = (op, seconds, float(made), float(flops), in_pass, node, in_step)
         self.tell(Kind.MEASURED, where, values)
 
+    def storage_saved(self, node: int, storage: int, size: int, leaf: int, in_pass: int) -> None:
+        """A node of a pass that begins has saved a tensor with a storage of `size` bytes."""
+        self.tell(Kind.STORAGE_SAVED, None, (node, storage, float(size), leaf, in_pass))
+
     def binned(
         self, tensor: int, what: str, module: str, low: float, high: float, counts: Sequence[int], in_pass: int = 0,
     ) -> None:  # fmt: skip

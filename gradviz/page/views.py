@@ -318,6 +318,7 @@ _LIT: dict[type, Callable[[Any], Iterable[str]]] = {
     e.KernelRan: lambda event: [*_nodes(event.node), *_tensors(*event.inputs)],
     e.ElementsBinned: lambda event: _tensors(event.tensor),
     e.OpMeasured: lambda event: _nodes(event.node),
+    e.StorageSaved: lambda event: _nodes(event.node),
     e.PassSummed: lambda event: _tensors(event.tensor),
     e.StepSummed: lambda event: _tensors(event.tensor),
     e.TangentPushed: lambda event: _tensors(event.tensor),

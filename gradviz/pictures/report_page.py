@@ -4,7 +4,7 @@ import base64
 import hashlib
 import json
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from importlib.resources import files
@@ -188,6 +188,7 @@ class Report:
     runs: list[Run] = field(default_factory=list)
     runs_called: str = "run"
     costs: Costs | None = None
+    saved: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]]]] = ()  # sentences, each with a table
 
 
 def html(report: Report) -> str:
@@ -218,6 +219,7 @@ def _sections(report: Report) -> list[tuple[str, str]]:
         ("curves", _curves(report)),
         ("model", _model(report)),
         ("profile", _profile(report)),
+        ("saved-for-backward", _saved(report)),
         ("distributions", _distributions(report)),
         ("picture", _picture(report)),
         ("not-checked", _not_checked(report)),
@@ -377,8 +379,7 @@ def _distributions(report: Report) -> str:
     for one in report.spreads:
         numbers = passes if is_aligned else [*one.bars, *[0] * (most - len(one.bars))]
         cells = "".join(_spread(f"{number:,}", one.bars.get(number)) for number in numbers)
-        last = "<td></td>" if one.last is None else _spread(f"after {one.last[0]:,}", one.last[1])
-        cells += last if has_last else ""
+        cells += _spread(f"after {one.last[0]:,}", one.last[1]) if one.last else "<td></td>" if has_last else ""
         rows.append(f'<th scope="row">{_text(one.name)}</th><td>{_text(one.of)}</td>{cells}')
     table = _table(["of", "elements", *["pass"] * most, *["last"][:has_last]], rows)
     return _section("distributions", report.of_spreads, table)
@@ -407,6 +408,14 @@ def _profile(report: Report) -> str:
     )
     table = _table(("line", "source", "of all time", *report.costs.columns, "mostly"), rows)
     return _section("profile", report.costs.total, table, f'<p class="quiet">{_text(report.costs.note)}</p>')
+
+
+def _saved(report: Report) -> str:
+    parts = []
+    for about, heads, rows in report.saved:
+        cells = ("".join(f"<td>{_text(cell)}</td>" for cell in row) for row in rows)
+        parts.append(f'<p class="quiet">{_text(about)}</p>{_table(heads, cells)}')
+    return _section("saved-for-backward", "", *parts) if parts else ""
 
 
 def _row(row: Row, has_changes: bool) -> str:

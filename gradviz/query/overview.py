@@ -12,7 +12,7 @@ from gradviz.query.curves import alike
 from gradviz.query.passes import ranges
 from gradviz.query.query import Query
 from gradviz.query.tied_names import tied_names
-from gradviz.sets import distinct
+from gradviz.sets import contained, distinct
 from gradviz.tracefile.chunks import NOT_PLAIN
 from gradviz.tracefile.whitelist import GONE
 
@@ -172,6 +172,48 @@ def error(query: Query) -> dict[str, Any] | None:
     if trace.meta.get("ended") == "" and not trace.is_being_recorded:
         return {"type": "Killed", "message": "the end of the run was not recorded"}
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A storage that nodes had saved when a pass began: its bytes, the oldest of the nodes, the leaf on it (0: none)
+    and whether that is a parameter, a buffer or requires grad, and the paths of the modules that all nodes are in."""
+
+    size: float
+    node: int
+    leaf: int
+    is_parameter: bool
+    modules: tuple[str, ...]
+
+
+def saved_storages(query: Query) -> tuple[int, list[Saved]]:
+    """The pass at whose beginning the most bytes were saved, without those of parameters, and its storages, the largest
+    first; 0 and none if that was not recorded (`--profile`)."""
+    trace = query.trace
+    trace.reach_all()
+    held = trace.table(Kind.STORAGE_SAVED)
+    leaves = {leaf: trace.states.flags[trace.states.first(leaf)] for leaf in distinct(held["leaf"]).tolist() if leaf}
+    parameters = [leaf for leaf, flags in leaves.items() if leaf in trace.parameters or flags & REQUIRES_GRAD]
+    is_parameter = contained(held["leaf"], np.array(parameters, np.int64))
+    passes, first = np.unique(held["in_pass"] << 32 | held["storage"], return_index=True)
+    largest = int(np.bincount(passes >> 32, np.where(is_parameter, 0, held["size"])[first], 1).argmax())
+    rows_of: dict[int, list[int]] = {}
+    for row in np.flatnonzero(held["in_pass"] == largest).tolist():
+        rows_of.setdefault(int(held["storage"][row]), []).append(row)
+    storages = []
+    for row, *others in rows_of.values():
+        nodes = held["node"][[row, *others]].tolist()
+        modules = sorted(set.intersection(*(_modules_of(query, node) for node in nodes)))
+        leaf = int(held["leaf"][row])
+        storages.append(Saved(float(held["size"][row]), min(nodes), leaf, bool(is_parameter[row]), tuple(modules)))
+    return largest, sorted(storages, key=lambda one: -one.size)
+
+
+def _modules_of(query: Query, node: int) -> set[str]:
+    if (event := query.nodes.made(node)) is None:
+        return set()
+    scopes = query.scopes.nesting.innermost(np.array([event]), query.trace.events["head"][[event]] >> 16)
+    return set(_modules_around(query, int(scopes[0])))
 
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"

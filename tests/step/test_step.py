@@ -168,6 +168,7 @@ def test_every_kind_of_event_has_its_sentence(tmp_path: Path) -> None:
         k.GraphsAlive,
         k.KernelRan,
         k.OpMeasured,
+        k.StorageSaved,
         k.ElementsBinned,
         k.PassSummed,
         k.StepSummed,

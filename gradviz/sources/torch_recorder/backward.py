@@ -28,7 +28,7 @@ from gradviz.sources.torch_recorder.memory import WARY
 from gradviz.sources.torch_recorder.module_scopes import name_the_rest
 from gradviz.sources.torch_recorder.node_formulas import rule_in_derivative
 from gradviz.sources.torch_recorder.pytorchs_own import detach, no_grad, numel
-from gradviz.sources.torch_recorder.saved import RAW, data_of, saved_as_is
+from gradviz.sources.torch_recorder.saved import RAW, data_of, saved_as_is, storage_of
 from gradviz.sources.torch_recorder.shared import Source, safely
 from gradviz.sources.torch_recorder.tensor_values import Unseen
 from gradviz.system.process import make_room_for_graph
@@ -434,6 +434,18 @@ class Pass:
         self.listener.pass_began(
             self.where, self.number, self.how, time.time(), self.retain_graph, self.create_graph, roots, inputs
         )
+        if follows and self.source.is_profiled:
+            self._tell_storages()
+
+    def _tell_storages(self) -> None:
+        """Emit the storages that the nodes of this pass have saved, each with a number and its leaf."""
+        numbers: dict[int, int] = {}
+        with _Plain():
+            known = [(one(), one.number) for one in list(self.identity.known.values())]
+            leaves = {storage_of(one): number for one, number in reversed(known) if one is not None and one.is_leaf}
+            for fn, place, size in dict.fromkeys(self.identity.saved.storages(self.kept_alive)):
+                node, number = self.identity.record_of(fn).number, numbers.setdefault(place, len(numbers) + 1)
+                self.listener.storage_saved(node, number, size, leaves.get((place, size), 0), self.number)
 
     def _number_tensors(self, things: Sequence[Any], frame: Any) -> None:
         """Number the tensors among some roots; the others are edges."""

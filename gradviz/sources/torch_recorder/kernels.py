@@ -12,7 +12,7 @@ from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradviz.sources.torch_recorder.arguments import call_text, outputs_of, tensors_in
-from gradviz.sources.torch_recorder.pytorchs_own import untyped_storage
+from gradviz.sources.torch_recorder.saved import storage_of
 from gradviz.sources.torch_recorder.shared import Source, safely
 from gradviz.sources.torch_recorder.tensor_values import PLAIN
 
@@ -196,16 +196,7 @@ class Measured(BelowAutograd):  # type: ignore[no-untyped-call]
 
 def _bytes_made(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> int:
     """The total bytes of the storages that outputs have and inputs do not have."""
-    sizes = dict(filter(None, map(_storage_of, outputs)))
-    for known in filter(None, map(_storage_of, inputs if sizes else ())):
+    sizes = dict(filter(None, map(storage_of, outputs)))
+    for known in filter(None, map(storage_of, inputs if sizes else ())):
         sizes.pop(known[0], None)
     return sum(sizes.values())
-
-
-def _storage_of(tensor: torch.Tensor) -> tuple[int, int] | None:
-    """The identity and the size in bytes of a tensor's storage; None if it has none."""
-    try:
-        storage = untyped_storage(tensor)
-        return storage._cdata, storage.nbytes()
-    except (NotImplementedError, RuntimeError):  # it is sparse, or wraps other tensors
-        return None

@@ -59,6 +59,7 @@ class TorchRecorder:
     ) -> None:
         tensor_values.register()
         self.source = Source(listener, failed)
+        self.source.is_profiled = profile
         below: tuple[tuple[Any, bool], ...] = (Measured, profile), (Kernels, aten)  # the lowest first
         self.below_autograd = [mode(self.source) for mode, is_asked_for in below if is_asked_for]
         self.forward = Forward(self.source)

@@ -1,6 +1,6 @@
 """The tensors that nodes saved, read without running code of the program."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -8,7 +8,7 @@ import torch
 from gradviz.events.field_types import Saved
 from gradviz.sources.torch_needs import optional
 from gradviz.sources.torch_recorder.known_things import Known, grad_fn_of, version_of
-from gradviz.sources.torch_recorder.pytorchs_own import data_ptr, stride
+from gradviz.sources.torch_recorder.pytorchs_own import data_ptr, stride, untyped_storage
 
 RAW = "_raw_saved_"  # the beginning of the attribute names of saved tensors
 HAVE_DATA = hasattr(torch._C._autograd.SavedTensor, "data")  # from 2.10 on
@@ -76,16 +76,8 @@ class SavedTensors:
     def by(self, fn: Any, candidates: Sequence[torch.Tensor]) -> list[Saved]:
         """The known tensors that a node saved. `candidates` are the tensors of its op, which may be saved as another
         tensor on the same memory."""
-        names = self.names(fn)
-        if not names:
-            return []
-        entries = []
-        for name in names:
-            try:
-                raw = saved_as_is(fn, name, bool(candidates))
-            except (RuntimeError, AttributeError):  # freed already, or nothing was saved
-                continue
-            entries += self.of(raw, candidates)
+        each = [self._one(saved, candidates) for saved in self._held(fn, bool(candidates))]
+        entries = [entry for entry in each if entry is not None]
         if len(entries) > 1:  # PyTorch's order is alphabetical
             order = {self.known[id(tensor)].number: at for at, tensor in enumerate(candidates)}
             entries.sort(key=lambda entry: order.get(entry.tensor, -1))
@@ -155,6 +147,37 @@ class SavedTensors:
         fn = grad_fn_of(tensor)
         record = None if fn is None else fn.metadata.get(self.key)
         return 0 if record is None else record.tensor(tensor.output_nr)
+
+    def storages(self, roots: Sequence[Any]) -> Iterator[tuple[Any, int, int]]:
+        """The nodes behind `roots`, each with the identity and the bytes of every storage that it saved. What hooks
+        packed is left out, and before PyTorch 2.10 all that was saved."""
+        waiting = list(dict.fromkeys(roots))
+        reached = set(waiting)
+        for fn in waiting:  # which grows
+            for data in map(data_of, self._held(fn, is_new=False)):
+                if isinstance(data, torch.Tensor) and (storage := storage_of(data)) is not None:
+                    yield (fn, *storage)
+            targets = dict.fromkeys(target for target, _ in fn.next_functions if target is not None)
+            waiting += [target for target in targets if target not in reached]
+            reached.update(targets)
+
+    def _held(self, fn: Any, is_new: bool) -> Iterator[Any]:
+        """The saved values of a node, one after another, to be given to `data_of`."""
+        for name in self.names(fn):
+            try:
+                raw = saved_as_is(fn, name, is_new)
+            except (RuntimeError, AttributeError):  # freed already, or nothing was saved
+                continue
+            yield from raw if type(raw) in (tuple, list) else (raw,)
+
+
+def storage_of(tensor: torch.Tensor) -> tuple[int, int] | None:
+    """The identity and the size in bytes of a tensor's storage; None if it has none."""
+    try:
+        storage = untyped_storage(tensor)
+        return storage._cdata, storage.nbytes()
+    except (NotImplementedError, RuntimeError):  # it is sparse, or wraps other tensors
+        return None
 
 
 def _memory_of(tensor: torch.Tensor) -> int:

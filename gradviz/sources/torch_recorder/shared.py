@@ -63,6 +63,7 @@ class Source:
         self.identity = Identity(listener, self.gave_up)
         self.living = LivingGraphs()
         self.thread = _OfThread()
+        self.is_profiled = False  # whether it is recorded what nodes hold when a pass begins
         # Set by the part that switches the mode of a thread:
         self.pause: Callable[[], object] = lambda: None
         self.go_on: Callable[[], object] = lambda: None

@@ -91,10 +91,9 @@ def _write_page(lesson: Lesson, lang: str, path: Path) -> None:
 
 
 def _list(lang: str) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
     known = scores()
-    for title in ("lesson", "", "questions", *["right"] * bool(known)):
-        table.add_column(said(lang, title))
+    titles = [said(lang, title) for title in ("lesson", "", "questions", *["right"] * bool(known))]
+    table = Table(*titles, box=None, pad_edge=False, header_style="bold")
     for lesson in lessons().values():
         row = (lesson.name, lesson.title[lang], str(len(lesson.questions)))
         table.add_row(*row, *[_score(known.get(lesson.name), lang)] * bool(known))

@@ -138,9 +138,8 @@ _ORDERS = {
 
 
 def _table(rows: Sequence[Row]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for title in ("run", "script", "ended", "passes", "steps", "loss", "findings", "parts from the first at"):
-        table.add_column(title)
+    titles = "run", "script", "ended", "passes", "steps", "loss", "findings", "parts from the first at"
+    table = Table(*titles, box=None, padding=(0, 2, 0, 0), header_style="dim")
     for row in rows:
         if row.failed:
             table.add_row(Text(clean(row.run), "bold"), Text(clean(row.failed), "red"))

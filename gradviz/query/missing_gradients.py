@@ -297,11 +297,8 @@ class Lacks:
     def _separation(self, leaf: int, root: int, at: int) -> Separation | None:
         """The separation of a leaf from a root. What penalties alone bring a leaf is no way."""
         is_penalised = leaf in self.penalties
-        return self.ways(root, at, self._all_penalties if is_penalised else frozenset()).separation(leaf)
-
-    @cached_property
-    def _all_penalties(self) -> frozenset[int]:
-        return frozenset().union(*self.penalties.values())
+        penalties = self.penalties.values() if is_penalised else ()
+        return self.ways(root, at, frozenset().union(*penalties)).separation(leaf)
 
     def _begun(self, leaf: int, until: int, since: int = -1) -> list[Begun]:
         """The first pass of a leaf from each line that begins passes, of those between two events."""

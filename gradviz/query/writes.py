@@ -373,7 +373,7 @@ class _Search:
                 continue
             done.add((node, memory))
             for event, writer in writes[memory]:
-                ran = self._run_after(node, event) if event > made else 0
+                ran = next((ran for ran in self._received.get(node, []) if ran > event > made), 0)
                 if not ran or (writer == counter if writer else tensor != memory):
                     continue
                 write = self._compared(event, memory, node, made, ran)
@@ -430,10 +430,6 @@ class _Search:
         """Whether a tensor has all elements of a memory, so that every write to the memory changes it."""
         size_of = self.trace.states.size_of
         return tensor == memory or size_of(tensor) == size_of(memory)
-
-    def _run_after(self, node: int, event: int) -> int:
-        """The event at which a node received its gradients after a write; 0 if it did not run after it."""
-        return next((ran for ran in self._received.get(node, []) if ran > event), 0)
 
     @cached_property
     def _received(self) -> dict[int, list[int]]:

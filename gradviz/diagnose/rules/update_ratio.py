@@ -98,7 +98,8 @@ def update_ratio(case: Case) -> Iterator[Found]:
     moving |= _adaptive_alone(case, stepped, tensors, at) & (before >= 0) & (was > 0)
     for row in np.flatnonzero(moving & np.isnan(most)).tolist():
         most[row] = _at_most(case, int(stepped.events[at[row]]), int(tensors[row]), np.nan)
-    small = moving & (most <= _SMALL * was) & (most > 0) & (was < _WIDE) & (states.of_forms(before, _is_wide) > 0)
+    is_precise = states.of_forms(before, lambda form: form.dtype in ("float32", "float64"))
+    small = moving & (most <= _SMALL * was) & (most > 0) & (was < _WIDE) & (is_precise > 0)
     low = _found(case, tensors, moving, small)
     if low and not high:
         row = int(np.flatnonzero(small & contained(tensors, low))[0])
@@ -143,11 +144,6 @@ def _found(case: Case, tensors: np.ndarray, usable: np.ndarray, marked: np.ndarr
 
 def _is_matrix(form: Form) -> bool:
     return len(form.shape) >= 2 and math.prod(form.shape) >= 4
-
-
-def _is_wide(form: Form) -> bool:
-    """Whether a dtype is wide enough for healthy steps."""
-    return form.dtype in ("float32", "float64")
 
 
 def _at_most(case: Case, step: int, tensor: int, gradient: float) -> float:

@@ -427,7 +427,7 @@ class Merging:
         read = {edge.source for edge in data}
         for edge in data:
             source, target = drawn_as.get(edge.source), drawn_as.get(edge.target)
-            if source is target and edge.target not in read:
+            if source is target and edge.target not in read and not self.graph.nodes[edge.target].buffer:
                 target = None  # a result that nothing reads leaves its module all the same
             is_merged = source is not None or target is not None
             if is_merged and not _is_read_by_rollout(source, target):

@@ -627,3 +627,17 @@ def test_accumulators_are_in_their_modules_where_no_leaf_is_shown(traced: Traced
     closed = [node for node in graph.nodes.values() if node.op == SCOPE]
     assert len(closed) == 12
     assert all(node.held["grad_fn"] > 2 for node in closed)
+
+
+@pytest.mark.torch
+def test_a_counter_of_a_module_is_no_result_of_it(traced: Traced) -> None:
+    pytorch = pytest.importorskip("torch", reason="pip install torch")
+
+    def program() -> None:
+        net = pytorch.nn.Sequential(pytorch.nn.Linear(3, 4), pytorch.nn.BatchNorm1d(4), pytorch.nn.Linear(4, 2))
+        net(pytorch.randn(5, 3)).pow(2).mean().backward()
+
+    graph = folded(build(traced(program)), 1)
+    (norm,) = (node for node in graph.nodes.values() if node.name == "1")
+    assert norm.box is not None
+    assert list(norm.box.gives) == ["[5, 4]"]

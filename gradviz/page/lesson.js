@@ -102,4 +102,5 @@ async function startLesson() {
   showLesson();
   showNotes();
   if (app.view.small) fit();
+  if (now() && now().ids.length) bringIntoView(shownAs(now().ids[0]), true); // what is asked about is to be read
 }

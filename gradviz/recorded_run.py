@@ -382,7 +382,7 @@ class RecordedRun(Trace):
             for table in asked_of:
                 self._fill(database, table)
             database.create_aggregate("median", 1, _Median)  # type: ignore[arg-type]  # as its page shows it
-            database.set_authorizer(_only_reads)
+            database.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in _READING else sqlite3.SQLITE_DENY)
             try:
                 asked = database.execute(query)
                 rows = asked.fetchall()
@@ -459,10 +459,6 @@ class _Median:
 
     def finalize(self) -> float | None:
         return statistics.median(self.values) if self.values else None
-
-
-def _only_reads(action: int, *_: str | None) -> int:
-    return sqlite3.SQLITE_OK if action in _READING else sqlite3.SQLITE_DENY
 
 
 def _pandas() -> Any:

@@ -103,7 +103,7 @@ class _Places:
         for turn in turns:
             if turn.call is None and not turn.run[0].visit:
                 behind.setdefault(_place(turn.run[0]), []).append(turn.behind)
-        read = {_place(node) for turn in turns for node in turn.run if self.calls.reads_parameters(node)}
+        read = {_place(node) for turn in turns for node in turn.run if node.id in self.calls.reading}
         return {
             place
             for place, layers in behind.items()
@@ -295,15 +295,15 @@ class Calls:
     """Goes over the operations of a graph in their order."""
 
     def __init__(self, graph: Graph) -> None:
-        self._reading = {
+        self.reading = {
             edge.target
             for edge in graph.edges
             if edge.kind == DATA and graph.nodes[edge.target].kind == OP and learns(graph.nodes[edge.source])
         }
         self._graph = graph
-        self._read_at = Counter(_line_of(graph.nodes[name]) for name in self._reading)
-        self._reading_ops = {_op_in_scope(graph.nodes[name]) for name in self._reading}
-        self._learning = {scope for name in self._reading for scope in scopes_around(graph.nodes[name].scope)}
+        self._read_at = Counter(_line_of(graph.nodes[name]) for name in self.reading)
+        self._reading_ops = {_op_in_scope(graph.nodes[name]) for name in self.reading}
+        self._learning = {scope for name in self.reading for scope in scopes_around(graph.nodes[name].scope)}
         # for each scope (each equal block by itself): the last place or scope in it that has parameters
         self._behind: dict[tuple[str, str], Hashable] = {}
         self._since: dict[tuple[str, str], Counter[str]] = {}  # and calls of other scopes in it since
@@ -333,10 +333,6 @@ class Calls:
         To be called before `of` for the same operation."""
         return self._behind.get((node.scope, node.block))
 
-    def reads_parameters(self, node: Node) -> bool:
-        """Whether an operation reads a leaf that learns."""
-        return node.id in self._reading
-
     def came_once(self, behind: Hashable) -> bool:
         """Whether a result of `behind` ran once: it is no part of a loop."""
         if isinstance(behind, str):
@@ -346,7 +342,7 @@ class Calls:
     def _note(self, node: Node) -> None:
         """Note an operation that reads a parameter, in each scope around it. A layer that is called with other weights,
         as by `functional_call`, is the same layer."""
-        if node.id not in self._reading and not (node.scope and _op_in_scope(node) in self._reading_ops):
+        if node.id not in self.reading and not (node.scope and _op_in_scope(node) in self._reading_ops):
             return
         inner: Hashable = _line_of(node)
         for scope in [*reversed([*scopes_around(node.scope)]), ""]:

@@ -248,7 +248,9 @@ def _runs(report: Report) -> str:
         for run in report.runs
     )
     table = _table([report.runs_called, *report.columns], rows, "runs")
-    return _section(f"{report.runs_called}s", "", table + _undrawn(report))
+    drawn = sum(run.is_drawn for run in report.runs)
+    note = f"<p>Of {len(report.runs)} {report.runs_called}s, the {drawn} with a colour have curves.</p>"
+    return _section(f"{report.runs_called}s", "", table, note if drawn < len(report.runs) else "")
 
 
 def _section(name: str, about: str, *parts: str) -> str:
@@ -263,14 +265,6 @@ def _table(heads: Iterable[str], rows: Iterable[str], kind: str = "") -> str:
     head = "".join(f"<th>{_text(text)}</th>" for text in heads)
     body = "".join(f"<tr>{cells}</tr>" for cells in rows)
     return f'<div class="wide"><table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _undrawn(report: Report) -> str:
-    """A sentence about how many runs have curves, if not all have."""
-    drawn = sum(run.is_drawn for run in report.runs)
-    if drawn == len(report.runs):
-        return ""
-    return f"<p>Of {len(report.runs)} {report.runs_called}s, the {drawn} with a colour have curves.</p>"
 
 
 def _findings(report: Report) -> str:

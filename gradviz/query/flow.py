@@ -387,7 +387,8 @@ class Ways:
         """The leaf that requires grad and that a tensor is when the pass begins, itself or by views such as
         `weight.t()`; 0 if there is none."""
         for _ in range(_VIEWS):
-            if self._is_end(tensor) or (tensor == self.root and self._is_root_a_leaf):
+            is_root = tensor == self.root
+            if self._is_end(tensor) or (is_root and self.query.tensors.is_leaf_that_requires_grad(tensor, self.at)):
                 return tensor
             if not self.query.tensors.requires_grad(tensor, self.at):
                 break  # `w.data` is no longer the leaf
@@ -395,10 +396,6 @@ class Ways:
             if not tensor:
                 break
         return 0
-
-    @cached_property
-    def _is_root_a_leaf(self) -> bool:
-        return self.query.tensors.is_leaf_that_requires_grad(self.root, self.at)
 
 
 def taken_by(query: Query, maker: OpRan | TensorMade | None) -> tuple[int, ...]:

@@ -491,12 +491,8 @@ class Labels(Lookup):
         if base is not None:
             return f"{self._older(base.tensor, tensor)}.data"
         text = self._at(maker.site)
-        return self._short(text) if self._is_call(text, maker) else ""
-
-    @staticmethod
-    def _is_call(text: str, maker: TensorMade) -> bool:
-        """Whether an expression is the call that made a tensor: `torch.zeros(3)`."""
-        return re.match(rf"(\w+\.)*{re.escape(maker.how)}\(", text) is not None and text.endswith(")")
+        is_call = re.match(rf"(\w+\.)*{re.escape(maker.how)}\(", text) is not None and text.endswith(")")
+        return self._short(text) if is_call else ""
 
     def saved_result(self, tensor: int) -> int:
         """The result of an op whose saved form this tensor is, in a derivative that is differentiated again; 0 if there

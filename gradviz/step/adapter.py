@@ -55,7 +55,8 @@ class Adapter:
         answers: dict[str, Callable[[Arguments], Arguments]] = {
             "initialize": self._initialize, "launch": self._launch, "attach": self._launch,
             "configurationDone": self._begin, "setBreakpoints": self._break_at_lines,
-            "setFunctionBreakpoints": self._break_at_functions, "dataBreakpointInfo": self._watchable,
+            "dataBreakpointInfo": self._watchable,
+            "setFunctionBreakpoints": lambda one: self._set("functions", [own["name"] for own in one["breakpoints"]]),
             "setDataBreakpoints": self._watch, "setExceptionBreakpoints": self._break_at_faults,
             "threads": lambda _: {"threads": [{"id": THREAD, "name": "the recorded run"}]},
             "stackTrace": self._stack, "scopes": self._scopes, "variables": self._variables,
@@ -105,9 +106,6 @@ class Adapter:
             only = f" and ({one['condition']})" if one.get("condition") else ""
             places.append(f'if file == "{file_name(file)}" and line == {one["line"]}{only}' if only else line)
         return self._set(f"lines of {file}", places)
-
-    def _break_at_functions(self, asked: Arguments) -> Arguments:
-        return self._set("functions", [one["name"] for one in asked["breakpoints"]])
 
     def _break_at_faults(self, asked: Arguments) -> Arguments:
         filters = [one for one in asked["filters"] if one in _EXCEPTIONS]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gradviz.query.overview import Saved, saved_storages
+from gradviz.query.overview import saved_storages
 from gradviz.query.query import Query
 from gradviz.system.paths import file_name
 from gradviz.words.numbers import plural, size
@@ -23,8 +23,9 @@ def saved_told(query: Query) -> list[tuple[str, Sequence[str], Sequence[Sequence
     largest storages, with the tensor on it where the trace tells. Empty if nothing was recorded (`--profile`)."""
     number, storages = query.of(saved_storages)
     own, others = ([one for one in storages if one.is_parameter is is_apart] for is_apart in (False, True))
-    total = f"When pass {number} began, its graph had saved {_sum(own)} in {plural(len(own), 'storage')}"
-    total += f"; {_sum(others)} more are parameters, which are there anyway" if others else ""
+    held, more = (size(sum(one.size for one in part)) for part in (own, others))
+    total = f"When pass {number} began, its graph had saved {held} in {plural(len(own), 'storage')}"
+    total += f"; {more} more are parameters, which are there anyway" if others else ""
     by_module = Counter[str]()
     for one in own:
         by_module.update(dict.fromkeys(one.modules, one.size))
@@ -40,10 +41,6 @@ def saved_told(query: Query) -> list[tuple[str, Sequence[str], Sequence[Sequence
         rows.append((size(one.size), query.nodes.name(one.node), called, max(one.modules, key=len, default=""), place))
     parts = (f"{total}.", _STORAGES, rows), (_CHECKPOINT, _MODULES, modules)
     return [(about, heads, known) for about, heads, known in parts if known]
-
-
-def _sum(storages: Sequence[Saved]) -> str:
-    return size(sum(one.size for one in storages))
 
 
 def _bytes(query: Query, tensor: int) -> int:

@@ -746,7 +746,9 @@ def _in_order(found: ast.expr) -> list[ast.expr]:
 
 
 def _object_of(found: ast.expr) -> list[ast.expr]:
-    """The object of a method's call, which is what the method reads if no tensor is given: `w.sum(dim=1)`."""
+    """The object of a method's call or an index: what it reads if no tensor is given, as `w.sum(dim=1)`, `w[0]`."""
+    if isinstance(found, ast.Subscript):
+        return [found.value]
     if isinstance(found, ast.Call) and isinstance(found.func, ast.Attribute):
         return [found.func.value]
     return []

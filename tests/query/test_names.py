@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -514,3 +515,17 @@ def test_a_batch_has_the_name_that_the_loop_unpacks_it_to(tmp_path: Path) -> Non
         ops = [event for event in trace if isinstance(event, OpRan) and event.op in ("linear", "addmm")]
         read = [tensor for op in ops for tensor in op.inputs if trace.shape(tensor) == ((2, 3), "float32")]
         assert [words.called(tensor) for tensor in read] == ["inputs", "inputs"]
+
+
+def test_a_tensor_from_before_the_recording_has_the_name_of_what_is_indexed(tmp_path: Path) -> None:
+    program = "x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])\nw = torch.ones(2, requires_grad=True)\n"
+    scope: dict[str, Any] = {}
+    exec(f"import gradviz.engine as torch\n{program}", scope)
+    source = tmp_path / "p.py"
+    source.write_text("(x[:, 0] * w).sum().backward()\n")
+    with record(tmp_path / "p.gradviz"):
+        exec(compile(source.read_text(), str(source), "exec"), scope)
+    with open_trace(tmp_path / "p.gradviz") as trace:
+        words = Words(trace)
+        earlier = [event.tensor for event in trace if isinstance(event, TensorMade) and event.how == "earlier"]
+        assert [words.called(tensor) for tensor in earlier] == ["x", "w"]

@@ -70,6 +70,8 @@ async function restore(text) {
   const chosen = asked.get("select");
   select(app.view.nodeOf.has(chosen) || app.view.groupOf.has(chosen) ? chosen : null);
   fit(false);
+  const about = app.selected || (k >= 0 && now() && now().ids[0]);
+  if (about) bringIntoView(shownAs(about), true);
 }
 
 function keepAddress() {

@@ -18,6 +18,7 @@ import gradviz.engine as torch
 from gradviz import page as page_of
 from gradviz.cli.drawing import write_page
 from gradviz.engine import nn
+from gradviz.events.kinds import Kind
 from gradviz.graph.build import build
 from gradviz.graph.model import Graph
 from gradviz.page import views
@@ -992,6 +993,26 @@ def test_the_address_restores_the_view(traced: Callable, opened: Callable) -> No
     assert page.tab.evaluate(state) == before
     page.tab.evaluate("location.hash = '#pass=1&event=999999&open=<b>,__proto__&select=constructor&theme=x'")
     page.tab.locator("#position", has_text="pass 1").wait_for()
+
+
+def test_an_address_brings_its_event_into_view(traced: Callable, opened: Callable) -> None:
+    def layers() -> None:
+        model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(5)))
+        for _ in range(2):
+            model(torch.ones(3, 2)).sum().backward()
+
+    with traced(layers) as trace:
+        page = opened(trace, 1)
+        event = int(trace.table(Kind.ACCUMULATED).events[0])
+    page.press("u", "End")
+    page.tab.wait_for_url(re.compile("open="))
+    address = re.sub("event=[0-9]+", f"event={event + 1}", page.tab.url)
+    page.tab.goto("about:blank")
+    page.tab.goto(address)
+    page.tab.wait_for_selector("body[data-ready]")
+    box = page.tab.locator("#nodes .now").first.bounding_box()
+    stage = page.tab.locator("#stage").bounding_box()
+    assert stage["y"] <= box["y"] <= stage["y"] + stage["height"] - box["height"]
 
 
 def test_folds_are_part_of_the_address(traced: Callable, opened: Callable) -> None:

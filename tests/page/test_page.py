@@ -491,7 +491,7 @@ def test_the_legend_shows_every_kind_of_box_and_line(traced: Callable, opened: C
     page = opened(traced(lesson))
     page.press("m")
     assert "root: backward() begins here" in page.text("#signs-box")
-    assert page.count("#signs-box .box") == 13
+    assert page.count("#signs-box .box") == 14
     assert page.count("#signs-box .edge") == 9
     kinds = page.tab.evaluate(
         "[...document.querySelectorAll('#nodes > g')].map((g) => [...g.classList].find((c) => "

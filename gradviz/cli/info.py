@@ -50,11 +50,8 @@ def info(traces: tuple[Path, ...], as_json: bool, ledger: bool, saved: bool) -> 
     with the first thing that differs between them.
     """
     with all_opened(traces) as recorded:
-        if ledger:
-            _print_ledgers(recorded, as_json)
-            return
-        if saved:
-            _print_saved(recorded, as_json)
+        if ledger or saved:
+            (_print_ledgers if ledger else _print_saved)(recorded, as_json)
             return
         queries = [Query(if_long(trace) if len(recorded) == 1 else trace) for trace in recorded]
         if as_json:

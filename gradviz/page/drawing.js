@@ -120,7 +120,7 @@ function ownLines(id, k) {
 
 const valueLine = (shape, value) => {
   if (!value || !value.brief) return shape;
-  return cut(/^(rms|from)/.test(value.brief) ? `${shape} ${value.brief}` : `${shape} = ${value.brief}`, 40);
+  return cut(/^(rms|from|true in)/.test(value.brief) ? `${shape} ${value.brief}` : `${shape} = ${value.brief}`, 40);
 };
 
 function groupLines(group, k) {

@@ -178,7 +178,7 @@ def _valued(label: str, snapshot: Snapshot | None, role: str, becomes: Snapshot 
         text, role = f"{text or '?'} → {value_label(becomes)}", "odd" if has_odd(becomes) else "apart"
     if not text:
         return role, label
-    return role, f"{label} {text}" if text.startswith(("rms", "from")) else f"{label} = {text}"
+    return role, f"{label} {text}" if text.startswith(("rms", "from", "true in")) else f"{label} = {text}"
 
 
 def _op(node: Node, show: str) -> list[Line]:

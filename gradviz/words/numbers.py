@@ -100,9 +100,12 @@ def _size_and_odd(stats: Stats, dtype: str) -> str:
 
 
 def _size(stats: Stats, dtype: str) -> list[str]:
-    """The root mean square; of integers, such as classes and tokens, the least and the largest. Empty if unknown."""
+    """The root mean square; of integers, such as classes and tokens, the least and the largest; of truth values the
+    share of those that are true. Empty if unknown."""
     if np.isnan(stats.rms):
         return []
+    if dtype == "bool":
+        return [f"true in {100 * stats.mean:.3g} %"]
     if "int" in dtype:
         return [f"from {stats.min:,.0f} to {stats.max:,.0f}"]
     return [f"rms {number(stats.rms, 4)}"]

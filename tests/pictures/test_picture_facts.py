@@ -106,6 +106,16 @@ def test_classes_are_told_by_the_least_and_the_largest(tmp_path: Path) -> None:
     assert any("int64 from 0 to 2" in line for line in lines(open_trace(tmp_path / "p.gradviz"), 1, "labels"))
 
 
+def test_truth_values_are_told_by_the_share_of_those_that_are_true(tmp_path: Path) -> None:
+    with gradviz.record(tmp_path / "p.gradviz"):
+        x = torch.arange(20.0, requires_grad=True)
+        mask = torch.arange(20) < 15
+        torch.where(mask, x * 2, x).sum().backward()
+    with open_trace(tmp_path / "p.gradviz") as trace:
+        (node,) = (node for node in build(trace).nodes.values() if node.name == "mask")
+        assert [text for _, text in lines_of(node, "both") if "bool" in text] == ["[20] bool true in 75 %"]
+
+
 def test_a_module_whose_result_nothing_reads_tells_its_shape(tmp_path: Path) -> None:
     class Net(torch.nn.Module):
         def __init__(self) -> None:

@@ -189,23 +189,23 @@ class Saved:
 def saved_storages(query: Query) -> tuple[int, list[Saved]]:
     """The pass at whose beginning the most bytes were saved, without those of parameters, and its storages, the largest
     first; 0 and none if that was not recorded (`--profile`)."""
-    trace = query.trace
-    trace.reach_all()
+    (trace := query.trace).reach_all()
     held = trace.table(Kind.STORAGE_SAVED)
-    leaves = {leaf: trace.states.flags[trace.states.first(leaf)] for leaf in distinct(held["leaf"]).tolist() if leaf}
-    parameters = [leaf for leaf, flags in leaves.items() if leaf in trace.parameters or flags & REQUIRES_GRAD]
-    is_parameter = contained(held["leaf"], np.array(parameters, np.int64))
-    passes, first = np.unique(held["in_pass"] << 32 | held["storage"], return_index=True)
-    largest = int(np.bincount(passes >> 32, np.where(is_parameter, 0, held["size"])[first], 1).argmax())
+    wanted = [leaf for leaf in distinct(held["leaf"]).tolist() if query.tensors.requires_grad(leaf, trace.count - 1)]
+    is_parameter = contained(held["leaf"], np.array([*wanted, *trace.parameters], np.int64))
+    pairs, first = np.unique(held["in_pass"] << 32 | held["storage"], return_index=True)
+    passes, which = np.unique(pairs >> 32, return_inverse=True)
+    sums = np.bincount(which, np.where(is_parameter, 0, held["size"])[first], 1)
+    largest = int(passes[sums.argmax()]) if len(passes) else 0
     rows_of: dict[int, list[int]] = {}
     for row in np.flatnonzero(held["in_pass"] == largest).tolist():
         rows_of.setdefault(int(held["storage"][row]), []).append(row)
     storages = []
     for row, *others in rows_of.values():
         nodes = held["node"][[row, *others]].tolist()
-        modules = sorted(set.intersection(*(_modules_of(query, node) for node in nodes)))
-        leaf = int(held["leaf"][row])
-        storages.append(Saved(float(held["size"][row]), min(nodes), leaf, bool(is_parameter[row]), tuple(modules)))
+        modules = tuple(sorted(set.intersection(*(_modules_of(query, node) for node in nodes))))
+        size, leaf = float(held["size"][row]), int(held["leaf"][row])
+        storages.append(Saved(size, min(nodes), leaf, bool(is_parameter[row]), modules))
     return largest, sorted(storages, key=lambda one: -one.size)
 
 

@@ -362,7 +362,7 @@ class StorageSaved(Event):
 
     node: NodeNumber = told("the node")
     storage: Number = told("the storage, counted from 1 in each pass")
-    size: Real = told("its bytes")
+    bytes: Real = told("its size")
     leaf: Tensor = told("the leaf on this storage, such as a parameter or data, 0 for none")
     in_pass: PassNumber = told("the pass")
 

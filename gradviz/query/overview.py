@@ -195,7 +195,7 @@ def saved_storages(query: Query) -> tuple[int, list[Saved]]:
     is_parameter = contained(held["leaf"], np.array([*wanted, *trace.parameters], np.int64))
     pairs, first = np.unique(held["in_pass"] << 32 | held["storage"], return_index=True)
     passes, which = np.unique(pairs >> 32, return_inverse=True)
-    sums = np.bincount(which, np.where(is_parameter, 0, held["size"])[first], 1)
+    sums = np.bincount(which, np.where(is_parameter, 0, held["bytes"])[first], 1)
     largest = int(passes[sums.argmax()]) if len(passes) else 0
     rows_of: dict[int, list[int]] = {}
     for row in np.flatnonzero(held["in_pass"] == largest).tolist():
@@ -204,7 +204,7 @@ def saved_storages(query: Query) -> tuple[int, list[Saved]]:
     for row, *others in rows_of.values():
         nodes = held["node"][[row, *others]].tolist()
         modules = tuple(sorted(set.intersection(*(_modules_of(query, node) for node in nodes))))
-        size, leaf = float(held["size"][row]), int(held["leaf"][row])
+        size, leaf = float(held["bytes"][row]), int(held["leaf"][row])
         storages.append(Saved(size, min(nodes), leaf, bool(is_parameter[row]), modules))
     return largest, sorted(storages, key=lambda one: -one.size)
 

@@ -289,9 +289,8 @@ TEXTS: dict[tuple[Kind, str], Callable[[str], str]] = {
 REALS = {
     (Kind.PASS_BEGAN, "time"),
     (Kind.STEPPED, "time"),
-    (Kind.MEASURED, "seconds"),
-    (Kind.MEASURED, "made"),
-    (Kind.MEASURED, "flops"),
+    *((Kind.MEASURED, field) for field in ("seconds", "made", "flops")),
+    (Kind.STORAGE_SAVED, "bytes"),
 }
 # What stands in the place of a number that is not kept, where NaN would be taken for the number.
 UNKNOWN = {

@@ -533,7 +533,7 @@ SENTENCES: dict[type, Callable[[Stop, Any], str]] = {
     kinds.NumberRead: _number_read,
     kinds.KernelRan: _kernel,
     kinds.OpMeasured: _measured,
-    kinds.StorageSaved: lambda stop, event: f"{stop.node_name} holds {size(event.size)}, storage {event.storage}",
+    kinds.StorageSaved: lambda stop, event: f"{stop.words.node_name(event.node)} has saved {size(event.bytes)}",
     kinds.ElementsBinned: _binned,
     kinds.Stepped: _stepped,
     kinds.Scheduled: _scheduled,

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from gradviz.events.kinds import Kind
 from gradviz.query import Query
 from gradviz.query.overview import saved_storages
 from gradviz.tracefile import open_trace
+from gradviz.words import Stop, Words
+from gradviz.words.sentences import sentence
 from tests.warm import python
 
 pytest.importorskip("torch", reason="pip install torch")
@@ -112,3 +115,16 @@ def test_without_profile_the_command_says_what_records_it(folder: Path) -> None:
     result = gradviz(folder, "info", "plain.gradviz", "--saved")
     assert result.returncode == 2
     assert "trace --profile records it" in result.stderr
+
+
+def test_the_sentence_of_the_event_names_its_node(folder: Path) -> None:
+    with open_trace(folder / "net.gradviz") as trace:
+        events = trace.table(Kind.STORAGE_SAVED).events.tolist()
+        assert sentence(Stop(Words(trace), events[0])) == "NllLossBackward0 has saved 80 bytes"
+
+
+def test_a_redacted_trace_keeps_the_bytes(folder: Path) -> None:
+    gradviz(folder, "redact", "net.gradviz", "-o", "redacted.gradviz")
+    shown = [gradviz(folder, "info", name, "--saved").stdout for name in ("net.gradviz", "redacted.gradviz")]
+    first, second = (text.partition(".")[0] for text in shown)
+    assert first == second

@@ -205,7 +205,7 @@ def numbers_in(node: ast.AST | None) -> Iterator[str]:
             for argument in node.args:
                 yield from numbers_in(argument)
             return
-        yield from numbers_in(node.args[0] if is_plain else node.func if outer is not None else None)
+        yield from numbers_in(node.args[0] if is_plain else node.func if owner is not None else None)
     elif isinstance(node, ast.List | ast.Tuple | ast.BinOp | ast.UnaryOp):
         for child in ast.iter_child_nodes(node):
             yield from numbers_in(child)

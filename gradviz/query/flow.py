@@ -323,7 +323,7 @@ class Ways:
         for tensor, learns in self._learning.items():
             if not self._is_end(tensor):
                 for hop in self._blocked_steps_to(tensor):
-                    heappush(heap, (self._further((0, int(not learns), 0, 0), hop), hop.source, tensor, hop))
+                    heappush(heap, (self._further((0, int(not learns), 0, 0), hop, tensor), hop.source, tensor, hop))
         while heap and len(self._ranks) < MOST:
             rank, tensor, onwards, hop = heappop(heap)
             if tensor in self._ranks or tensor in self._learning:
@@ -333,13 +333,15 @@ class Ways:
                 continue
             for step in self._steps_to(tensor):
                 if step.source not in self._ranks:
-                    heappush(heap, (self._further(rank, step), step.source, tensor, step))
+                    heappush(heap, (self._further(rank, step, tensor), step.source, tensor, step))
 
-    def _further(self, rank: Rank, hop: Hop) -> Rank:
+    def _further(self, rank: Rank, hop: Hop, tensor: int) -> Rank:
+        """The rank of a way that goes one step further, from a tensor to a source of it."""
         copies, aside, unwatched, length = rank
         tensors = self.query.tensors
-        is_off = hop.blocks and tensors.is_op(hop.event) and not tensors.op(hop.event).grad_enabled
-        return copies + hop.copies, aside, unwatched + is_off, length + 1
+        is_op = hop.blocks and tensors.is_op(hop.event)
+        is_worse = is_op and (not tensors.op(hop.event).grad_enabled or self._is_without_gradient(hop.event, tensor))
+        return copies + hop.copies, aside, unwatched + is_worse, length + 1
 
     def _blocked_steps_to(self, tensor: int) -> Sequence[Hop]:
         """The steps that led to a tensor of the graph and block gradients."""

@@ -1,5 +1,6 @@
 """`wrong-loss-input`: a loss that expects logits gets probabilities and normalises them a second time, or a loss that
-expects log-probabilities gets other numbers and does not normalise at all. Or the module of a loss is made from the
+expects log-probabilities gets other numbers and does not normalise at all. Or `log_softmax`, or the `logsumexp` of a
+distribution, normalises what a softmax over the same dimension has normalised. Or the module of a loss is made from the
 tensors, and never called with them.
 
 Why it is bad: a loss that normalises twice has small gradients and its minimum in the wrong place; a loss that does
@@ -21,6 +22,7 @@ Not reported: a loss that is computed from probabilities on purpose and is no te
 """
 
 import ast
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -41,14 +43,17 @@ from gradviz.query.ops import (
     PROBABILITIES,
     RESHAPING,
     SELECTING,
+    SHARES,
 )
 from gradviz.query.source_trees import expression_at, statement_at
 from gradviz.query.statements import wrong_values
 
 _PASSING = RESHAPING | CONVERTING | SELECTING
 _LOG_TARGET = "log_target=True"
-_EXPECTING = OF_LOGITS | OF_LOG_PROBABILITIES
+_LOG_SUMS = LOG_SHARES | {"logsumexp"}
+_EXPECTING = OF_LOGITS | OF_LOG_PROBABILITIES | _LOG_SUMS
 _NEVER_POSITIVE = ("nll_loss", "ctc_loss")  # the losses whose input is never above 0
+_DIM = re.compile(r"dim=\(?(-?\d+)")
 _LOSS = "Loss"  # how PyTorch's modules of losses end
 # The messages of PyTorch when the module of a loss gets tensors as its settings.
 _MADE_OF_TENSORS = ("Boolean value of Tensor", "Loss.__init__() ")
@@ -120,8 +125,10 @@ def wrong_loss_input(case: Case) -> Iterator[Found]:
     for row, code in enumerate(ops["op"].tolist()):
         if code in wanted and of_program[row] and int(ops.sites[row]) not in seen:
             op = ops.object(int(ops.events[row]))
-            seen.add(op.site)
             loss, source = _loss_and_source(case, op)
+            if loss in _LOG_SUMS and not _is_second(case, op, source):
+                continue
+            seen.add(op.site)
             given = source.op if source is not None else "data"
             if source is not None and given in PROBABILITIES:
                 expected = "log-probabilities" if loss in OF_LOG_PROBABILITIES else "logits"
@@ -141,6 +148,25 @@ def wrong_loss_input(case: Case) -> Iterator[Found]:
                 )
             elif loss == "kl_div":
                 yield from _target(case, op)
+
+
+def _is_second(case: Case, op: OpRan, source: OpRan | None) -> bool:
+    """Whether an op normalises what a softmax normalised, over the same dimension; not as a part of `cross_entropy`."""
+    if source is None or source.op not in SHARES:
+        return False
+    readers = [case.query.tensors.op(event) for event in case.downstream.readers(op.outputs[0])]
+    dim = _normalised(case, op)
+    is_part = any(reader.op == "nll_loss" and reader.site == op.site for reader in readers)
+    return dim is not None and dim == _normalised(case, source) and not is_part
+
+
+def _normalised(case: Case, op: OpRan) -> tuple[int, int] | None:
+    """The dimension that a softmax normalises, counted from the end, and its size."""
+    shape, dim = case.query.tensors.shape(op.inputs[0]), _DIM.search(op.args)
+    if not shape or dim is None:
+        return None
+    from_end = int(dim[1]) % len(shape) - len(shape)
+    return from_end, shape[from_end]
 
 
 def _target(case: Case, op: OpRan) -> Iterator[Found]:

@@ -2,7 +2,8 @@
 changes the evaluated model, and it is called again and again without gradients, for results that reach no root. Or
 the program loads, after steps, a state_dict that it kept without a copy: it has changed with the model. Or a target
 network loads its own state_dict, not that of the model that it follows. Or an average of the weights is the model
-itself: each `lerp`, or `mul_` and `add_`, is between a parameter and the same parameter.
+itself: each `lerp`, or `mul_` and `add_`, is between a parameter and the same parameter. Or it is taken the wrong way
+round: each draws the trained parameters to the copy that is evaluated, which never changes.
 
 Why it is bad: the evaluation does not measure the training: its numbers never change.
 
@@ -23,7 +24,8 @@ Example:
 
 Cure: evaluate the model that is trained; keep a state_dict with `copy.deepcopy(model.state_dict())`.
 
-Not reported: an average of the weights that follows the trained model.
+Not reported: an average of the weights that follows the trained model; weights that are drawn to a copy which is a part
+of the loss: a target network that is averaged the wrong way round looks like an anchor.
 """
 
 import ast
@@ -54,13 +56,15 @@ _SCALING = "mul_"  # before an `add_` in the same line, as of an average: alone 
     needs=(Need.STEP, Need.DETAILS),
 )
 def stale_model(case: Case) -> Iterator[Found]:
-    yield from _untouched(case)
+    averaged = [*_averaged(case)]
+    yield from averaged
+    yield from _untouched(case, {leaf for found in averaged for leaf in found.tensors})
     yield from _loaded_from_itself(case)
     yield from _following_itself(case)
-    yield from _averaged_with_itself(case)
 
 
-def _untouched(case: Case) -> Iterator[Found]:
+def _untouched(case: Case, known: set[int]) -> Iterator[Found]:
+    """Findings for the evaluated models that nothing changes, but for those with parameters that are `known`."""
     writes = case.query.of(Writes)
     changed = set(writes.changed.tolist())
     last_write = dict(zip(writes.leaves.tolist(), writes.events.tolist(), strict=True))
@@ -78,7 +82,7 @@ def _untouched(case: Case) -> Iterator[Found]:
         made = max(case.query.tensors.maker(leaf) or 0 for leaf in parameters)
         around = set().union(*(copies.get(leaf, set()) for leaf in parameters))
         twins = {leaf for leaf in around & case.training.trained & changed if last_write[leaf] > made}
-        if len(own) < _LEAST or changed & set(parameters) or not twins:
+        if len(own) < _LEAST or (changed | known) & set(parameters) or not twins:
             continue
         if len({visit.rounds for visit in own}) < _LEAST:
             continue
@@ -214,10 +218,13 @@ def _cloned(spot: Spot) -> list[Edit]:
     ]
 
 
-def _averaged_with_itself(case: Case) -> Iterator[Found]:
-    """Findings for the lines that average trained parameters with themselves."""
+def _averaged(case: Case) -> Iterator[Found]:
+    """Findings for the lines that average trained parameters with themselves, or that draw them to the model that is
+    evaluated, a copy that nothing changes."""
     ops, writes = case.trace.table(Kind.OP), case.query.of(Writes)
-    by_line: dict[int, dict[int, int]] = {}  # the first event of each parameter
+    called = {leaf for visit in case.of(visits) if visit.rounds and visit.is_evaluation for leaf in visit.parameters}
+    kept = called - set(writes.changed.tolist()) - case.training.trained
+    by_line: dict[int, dict[int, tuple[int, int]]] = {}  # the first event of each parameter, and the tensor beside it
     averaging = ops.events[case.trace.named(ops["op"], _INTERPOLATING)].tolist()
     for event in averaging:
         write = case.query.tensors.op(event)
@@ -225,8 +232,9 @@ def _averaged_with_itself(case: Case) -> Iterator[Found]:
         scaled = op_of(case.query, other)
         if scaled is not None and scaled.op in MULTIPLYING:
             other = next(filter(None, scaled.inputs), 0)
-        leaf = writes.leaf_of(average)
-        if not leaf or leaf != writes.leaf_of(other) or leaf not in case.training.trained:
+        leaf, beside = writes.leaf_of(average), writes.leaf_of(other)
+        is_of_copy = beside in kept and original(case.query, beside) == leaf
+        if leaf not in case.training.trained or not (leaf == beside or is_of_copy):
             continue
         before = writes_by_any_name(case.query, leaf, until=event)
         is_scaled = before and case.query.tensors.writer(before[-1]) == _SCALING
@@ -234,23 +242,36 @@ def _averaged_with_itself(case: Case) -> Iterator[Found]:
             made = case.query.tensors.maker(average)
             is_view = average != leaf and made is not None and case.at(made) != case.at(event)
             cause = made if is_view and made is not None else event
-            by_line.setdefault(case.site(cause), {}).setdefault(leaf, cause)
+            by_line.setdefault(case.site(cause), {}).setdefault(leaf, (cause, beside))
     for site, found in by_line.items():
-        them = "itself" if len(found) == 1 else "themselves"
-        model = case.model_of(next(iter(found))) or "model"
-        event = min(found.values())
-        is_view = event not in averaging
-        yield Found(
-            f"{case.called(list(found))} {'is' if len(found) == 1 else 'are'} averaged with {them}: the average "
-            + (f"shares {'its' if len(found) == 1 else 'their'} memory" if is_view else "is the model that is trained")
-            + ", and is no copy",
-            "add .clone()  # here: each is to have memory of its own"
-            if is_view
-            else f"copy.deepcopy({model})  # for the average, where it is made",
-            (event,),
-            site=site,
-            tensors=tuple(found),
-        )
+        leaves, events = tuple(found), sorted(event for event, _ in found.values())
+        names, is_view = case.called(leaves), events[0] not in averaging
+        are, them, their = ("is", "itself", "its") if len(found) == 1 else ("are", "themselves", "their")
+        copies = [beside for leaf, (_, beside) in found.items() if beside != leaf]
+        if copies:
+            fact = f"{case.called(copies)} never change{'s' * (len(copies) == 1)}: this line writes to {names}, which "
+            fact += f"{are} trained, and draws {'it' if len(found) == 1 else 'them'} back"
+            cure = _swapped(case, site) or f"write to {case.called(copies)} here, not to {names}"
+        else:
+            shared = f"shares {their} memory" if is_view else "is the model that is trained"
+            fact = f"{names} {are} averaged with {them}: the average {shared}, and is no copy"
+            cure = f"copy.deepcopy({case.model_of(leaves[0]) or 'model'})  # for the average, where it is made"
+            cure = "add .clone()  # here: each is to have memory of its own" if is_view else cure
+        yield Found(fact, cure, (events[0],), site=site, tensors=(*leaves, *copies))
+
+
+def _swapped(case: Case, site: int) -> Fix | None:
+    """The statement `p.mul_(0.9).add_(q, alpha=0.1)` with its two names in each other's place: the first one, and the
+    only other that is an argument as it is. None if the statement looks otherwise."""
+    statement = statement_at(case.query, case.query.places.site(site))
+    nodes = [node for node in ast.walk(statement) if isinstance(node, ast.Call)] if statement is not None else []
+    given = [ast.unparse(call.args[0]) for call in nodes if call.args and not isinstance(call.args[0], ast.Constant)]
+    old = ast.unparse(statement) if statement is not None else ""
+    name, other = re.match(r"\w*", old)[0], given[0].partition(".")[0] if len(given) == 1 else ""  # type: ignore[index]
+    if not name or not other.isidentifier():
+        return None
+    new = re.sub(rf"\b({name}|{other})\b", lambda found: other if found[1] == name else name, old)
+    return Fix(new, typed_for(old, new))
 
 
 def _copies(case: Case) -> list[tuple[int, int, int]]:

@@ -1,6 +1,6 @@
 """`missing-create-graph`: a gradient that autograd.grad returned without create_graph=True becomes a term of a
 loss, and no gradient flows back through it. The term is a scalar, as a penalty is; or it enters element by element, as
-a derivative in a residual does, beside a result that was computed from the same parameters. Or backward() is called on
+a derivative in a residual does, beside a result of the same model. Or backward() is called on
 a `.grad` that a pass without create_graph=True made. Or create_graph=True is there, and the backward of a function on
 the way makes no graph: a custom Function that computes with NumPy, an operator that brings its own backward along.
 
@@ -189,14 +189,14 @@ def _term(case: Case, below: Downstream, gradient: int, failed: set[int]) -> int
 
 
 def _residual(case: Case, below: Downstream, backward_pass: PassInfo, gradient: int) -> int:
-    """The op on the way to a root that adds a result of the gradient to a result of the same parameters; −1 if there is
+    """The op on the way to a root that adds a result of the gradient to a result of the same model; −1 if there is
     none. Two cases do not count: a gradient that is added to its own tensor is a step of descent, and a gradient that
     the program detaches is meant as a constant."""
     began = case.query.passes.began(backward_pass.number)
     asked = {tensor for tensor in began.inputs if tensor}
     if asked & case.training.trained:  # the program compares gradients of weights: one side is a constant
         return -1
-    trained: set[int] | None = None
+    models: set[str | int] | None = None
     for tensor, readers in _without_graph(case, below, gradient).items():
         for event in readers:
             op = case.query.tensors.op(event)
@@ -205,10 +205,11 @@ def _residual(case: Case, below: Downstream, backward_pass: PassInfo, gradient: 
             others = [t for t in op.inputs if t and t != tensor]
             if op.op not in SUMS or not others or asked & set(others) or not _makes_graph(case, op):
                 continue
-            if trained is None:
+            if models is None:
                 trained = case.training.trained & {*leaves_behind(case.query, [r.node for r in began.roots])}
+                models = {case.model_of(leaf) or leaf for leaf in trained}
             beside = case.training.trained.intersection(leaves_of(case.query, *others))
-            if trained & beside and _reaches_a_root(case, below, op.outputs):
+            if models & {case.model_of(leaf) or leaf for leaf in beside} and _reaches_a_root(case, below, op.outputs):
                 return event
     return -1
 

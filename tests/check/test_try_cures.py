@@ -59,6 +59,7 @@ ADVISED = {
     "stale-graph: a closure that runs no pass",
     "stale-graph: prototypes of an encoder that is trained",
     "stale-optimizer: another head",
+    "stale-optimizer: another head for a trainer that has its optimizer",
     "stale-optimizer: two optimizers that step with the same gradients",
     "unscaled-accumulation: the mean of a short last batch, summed with others",
     "unused-parameter: a bias",

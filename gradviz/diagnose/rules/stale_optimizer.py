@@ -32,7 +32,7 @@ import numpy as np
 
 from gradviz.diagnose.rule import ERROR, WARNING, Case, Edit, Fix, Found, Kind, Need, Rule, Spot
 from gradviz.query.ledger import Ledger
-from gradviz.query.missing_gradients import PARAMETER
+from gradviz.query.missing_gradients import PARAMETER, Lack, Lacks
 from gradviz.query.pass_owners import PassOwners, call_with_first, optimizer_name
 from gradviz.query.training import ACCUMULATED, STEPPED
 from gradviz.sets import contained, distinct, without
@@ -208,10 +208,11 @@ def _idle_steps(case: Case, leaves: list[int]) -> np.ndarray:
 
 
 def _took_the_place(case: Case, leaves: list[int]) -> bool:
-    """Whether the leaves are the newest parameters, and at least as many older parameters are read by no op."""
-    made = case.trace.table(Kind.TENSOR)
+    """Whether the leaves are the newest parameters, and at least as many older parameters are not used."""
+    made, lacks = case.trace.table(Kind.TENSOR), case.query.of(Lacks)
     parameters = made["tensor"][case.trace.named(made["how"], (PARAMETER,))]
     others = without(parameters, leaves)
-    read = case.trace.table(Kind.OP).lists("inputs").values
-    unread = others[~contained(others, read)]
-    return len(unread) >= len(leaves) and min(leaves) > others.max(initial=0)
+    if min(leaves) <= others.max(initial=0):
+        return False
+    wanting = map(lacks.of, others[contained(others, lacks.never_got)].tolist())
+    return sum(why is not None and why.lack is Lack.UNUSED for why in wanting) >= len(leaves)

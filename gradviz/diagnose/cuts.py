@@ -29,7 +29,7 @@ from gradviz.query.ledger import LINKS, Ledger, Link
 from gradviz.query.missing_gradients import FROM_OUTSIDE, Lacks
 from gradviz.query.numbers_read import NumbersRead
 from gradviz.query.pass_owners import PassOwners
-from gradviz.sets import contained, without
+from gradviz.sets import contained, distinct, without
 from gradviz.tracefile import PassInfo
 
 
@@ -388,8 +388,8 @@ def _numbers(case: Case) -> Iterator[Cut]:
     ops, ran = case.trace.table(Kind.OP), case.query.nodes.ops_that_ran
     adding = ops.events[case.trace.named(ops["op"], op_sets.SUMS) & contained(ops.events, ran)]
     used = case.query.nodes.ran
-    for events in case.by_site(adding).values():
-        op = case.query.tensors.op(int(events[0]))
+    ends = [event for events in case.by_site(adding).values() for event in distinct(events[[0, -1]]).tolist()]
+    for op in map(case.query.tensors.op, ends):  # the first sum may have a term that is 0 as yet
         if not op.outputs or case.query.tensors.shape(op.outputs[0]) != ():
             continue
         for reading in case.query.of(NumbersRead).of_op(op.index):

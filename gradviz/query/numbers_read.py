@@ -52,7 +52,7 @@ class Reading:
 
 class _Stop(NamedTuple):
     """A place that a number passes: an expression that is the number; or, with a `name`, a statement that gives the
-    number to a variable. The number is None if it is not known."""
+    number to a variable. The number is None if it is not known, NaN if it is a part of a sum."""
 
     node: ast.AST
     value: float | None
@@ -70,6 +70,7 @@ class NumbersRead:
         self._begins = begun.events[~query.trace.named(begun["how"], ("grad",))]
         self.of_op = cache(self._of_op)
         self._tree, self._way = cache(self._parsed), cache(lambda event: list(self._followed(event)))
+        self._return = cache(self._returned)
 
     def _of_op(self, event: int) -> list[Reading]:
         """The reads since the last backward() that an op has its numbers from."""
@@ -85,6 +86,7 @@ class NumbersRead:
             known = self._known_in(operand, site, self.reads[max(first, last - _MOST) : last].tolist())
             value = self._value(operand, {part: value for part, (value, _) in known.items()}, site)
             is_proved = value is not None and any(math.isclose(value, n, rel_tol=_CLOSE) for n in numbers)
+            is_proved |= value is not None and math.isnan(value)  # computed with a sum that the read is a part of
             readings += (
                 reading
                 for part, (_, reading) in known.items()
@@ -146,18 +148,20 @@ class NumbersRead:
         content = self.query.memory.value(read.tensor, event)
         array = content.array if content is not None else None
         is_number = array is not None and array.size == 1 and array.dtype.kind in "fiu"
-        value = float(array.item()) if array is not None and is_number else None
+        value, key = float(array.item()) if array is not None and is_number else None, ""
         for site in self.query.places.callers(read.site):
             node: ast.AST | None = self._node(site)
             if node is None:
                 return
             if site.number == read.site and not (isinstance(node, ast.Call) and called(node) == read.how):
-                inner = node.args[0] if isinstance(node, ast.Call) and len(node.args) == 1 else None
+                first = node.args[0] if isinstance(node, ast.Call) and len(node.args) == 1 else None
                 # of a function, as `math.sin(x)`
-                value = self._value(node, {inner: value}, site) if inner else None
-            yield _Stop(node, value, site)
-            outer, key, value = self._around(node, value, site)
-            parent = self._tree(site.place.file)[1].get(outer)
+                value = self._value(node, {first: value}, site) if first else None
+            if not key:
+                yield _Stop(node, value, site)
+            parents = self._tree(site.place.file)[1]
+            outer, key, value = self._around(node, value, site, key)
+            parent = parents.get(outer)
             if isinstance(parent, ast.Assign):
                 for target in parent.targets:
                     names = target.elts if isinstance(target, ast.Tuple) and key else []
@@ -167,12 +171,32 @@ class NumbersRead:
                         if key == f"[{number}]"
                     )
                     yield _Stop(parent, value, site, ast.unparse(target) + key)
-            if key or not isinstance(parent, ast.Return | ast.Lambda):
+            elif name := _sum_with(parent, parents):
+                value = math.nan
+                yield _Stop(outer, value, site, name)
+            inner = self._return(site.place.file, parent) if not key and parent is not None else None
+            if inner is not None:
+                outer, key, value = self._around(inner, value, site)
+                parent = parents.get(outer)
+            if not isinstance(parent, ast.Return | ast.Lambda):
                 return
 
-    def _around(self, node: ast.AST, value: float | None, site: Site) -> tuple[ast.AST, str, float | None]:
+    def _returned(self, file: str, node: ast.AST) -> ast.AST | None:
+        """The variable that a statement gives a value to, in the first `return` of its function that reads it."""
+        parents = self._tree(file)[1]
+        name = _sum_with(node, parents) or (ast.unparse(node.targets[0]) if isinstance(node, ast.Assign) else "")
+        function: ast.AST | None = node
+        while name and function is not None and not isinstance(function, ast.FunctionDef):
+            function = parents.get(function)
+        results = [part for part in ast.walk(function) if isinstance(part, ast.Return)] if name and function else []
+        parts = (part for result in results for part in ast.walk(result))
+        return next((part for part in parts if isinstance(part, ast.Name) and part.id == name), None)
+
+    def _around(
+        self, node: ast.AST, value: float | None, site: Site, key: str = ""
+    ) -> tuple[ast.AST, str, float | None]:
         """The largest expression around a number that has it alone, or in a dict or list; the key there; its value."""
-        parents, key = self._tree(site.place.file)[1], ""
+        parents = self._tree(site.place.file)[1]
         while (parent := parents.get(node)) is not None:
             if isinstance(parent, ast.Dict) and node in parent.values:
                 name = parent.keys[parent.values.index(node)]
@@ -180,7 +204,8 @@ class NumbersRead:
             elif isinstance(parent, ast.List | ast.Tuple) and node in parent.elts:
                 key = f"[{parent.elts.index(node)}]{key}"
             else:
-                around = self._value(parent, {node: value}, site) if not key else None
+                is_sum = bool(_sum_with(parent, parents))
+                around = self._value(parent, {node: value}, site) if not key and not is_sum else None
                 if around is None:
                     break
                 value = around
@@ -225,6 +250,8 @@ class NumbersRead:
             return -inner if inner is not None else None
         if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
             left, right = self._value(node.left, values, site), self._value(node.right, values, site)
+            if (left or right) is not None and math.isnan(left or 0) | math.isnan(right or 0):
+                return math.nan
             if left is not None and right is not None:
                 with suppress(ArithmeticError, ValueError):
                     return _BINARY[type(node.op)](left, right)
@@ -257,6 +284,16 @@ class NumbersRead:
 
 def _column(lines: list[str], line: int, utf8_column: int) -> int:
     return len(lines[line - 1].encode()[:utf8_column].decode())
+
+
+def _sum_with(node: ast.AST | None, parents: dict[ast.AST, ast.AST]) -> str:
+    """The variable that a statement adds a number to: `total += n`, or `total = total + n`, of which `node` is the sum.
+    Empty if it is no such statement."""
+    if isinstance(node, ast.AugAssign):
+        return ast.unparse(node.target) if isinstance(node.op, ast.Add | ast.Sub) else ""
+    outer = parents.get(node) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub) else None
+    name = ast.unparse(outer.targets[0]) if isinstance(outer, ast.Assign) else ""
+    return name if name in (ast.unparse(part) for part in ast.iter_child_nodes(node or ast.Pass())) else ""
 
 
 def _operands(node: ast.AST) -> list[ast.AST]:

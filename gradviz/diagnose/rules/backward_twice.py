@@ -21,12 +21,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.fix import Edit, Fix, Spot, detached_at, with_keyword
+from gradviz.diagnose.fix import Edit, Fix, Spot, detached_at, typed_for, with_keyword
 from gradviz.diagnose.loops import loops_at
 from gradviz.diagnose.rule import ERROR, Case, Found, Kind, Rule, Site
+from gradviz.events.kinds import OpRan
 from gradviz.query.failures import Failure
 from gradviz.query.flow import leaves_behind
-from gradviz.query.source_trees import assigned_to, backward_call, is_bound_before
+from gradviz.query.ops import COPYING
+from gradviz.query.source_trees import assigned_to, backward_call, expression_at, is_bound_before
 from gradviz.sets import contained
 
 _MESSAGE = "backward through the graph a second time"
@@ -111,16 +113,18 @@ def _cure(case: Case, error: Failure, earlier: int) -> Fix | str:
     end = case.query.passes.last(earlier_pass)
     roots = [root.node for root in case.query.passes.began(error.number).roots]
     carried: dict[str, int] = {}  # the event of an op that reads the tensor
+    kept: list[int] = []  # the nodes that made such tensors
     for node in map(nodes.event, nodes.walk(roots)):
         if node is None or node.index < end:
             continue
         for edge in node.edges:
             made = nodes.event(edge.node)
             name = case.query.names.of(edge.tensor) if edge.tensor else None
-            if made is not None and made.index < end and name:
-                carried.setdefault(name, node.index)
+            if made is not None and made.index < end:
+                kept.append(made.index)
+                carried |= {name: node.index} if name and name not in carried else {}
     if not carried:
-        return _UNNAMED.format(name="what")
+        return _where_it_is_made(case, kept)
     name, reader = next(iter(carried.items()))
     wheres = {own: place for own in _also_called(case, error, name) if (place := _where(case, error, own, reader))}
     if not wheres and error.site is not None and loops_at(case, error.site):
@@ -130,6 +134,22 @@ def _cure(case: Case, error: Failure, earlier: int) -> Fix | str:
     return Fix(
         f"{name} = {name}.detach()  # {where}or compute it again in each iteration",
         detached_at(name, line, is_before=side == _BEFORE),
+    )
+
+
+def _where_it_is_made(case: Case, kept: list[int]) -> Fix | str:
+    """The cure for tensors without a name that are kept: to detach them where they are made, at one line; typed if it
+    makes copies, which only those who keep them read."""
+    sites = {case.site(event) for event in kept}
+    if len({case.at(event) for event in kept}) != 1 or len(sites) != 1:
+        return _UNNAMED.format(name="what")
+    site, op = sites.pop(), case.trace.event(kept[0] - 1)
+    expression = expression_at(case.query, site)
+    if expression is None or not isinstance(op, OpRan) or op.op not in COPYING:
+        return _UNNAMED.format(name=f"what {case.at(kept[0])} makes, where it")
+    old = ast.unparse(expression)
+    return Fix(
+        f"{old}.detach()  # at {case.at(kept[0])}", typed_for(old, f"{old}.detach()", case.query.places.line(site)[1])
     )
 
 

@@ -47,7 +47,7 @@ _RISING = 0.7  # the share of the passes in which the norm has to rise
     WARNING,
     "updates that overshoot, so that the gradients grow from step to step",
     needs=(Need.VALUES, Need.TRAINING, Need.PASSES),
-    follows=("huge-start",),
+    follows=("huge-start", "stale-gradient"),
     threshold=Threshold(1e3, 1, math.inf, "how many times larger the norm of the gradients becomes"),
 )
 def lr_too_large(case: Case) -> Iterator[Found]:

@@ -651,16 +651,12 @@ def detached_in_each_round(name: str) -> Edits:
     return edits
 
 
-def detached_at(name: str, line: int, is_before: bool) -> Edits:
-    """Puts `hidden = hidden.detach()` before or behind the statement of a line; without a line, where the name is
-    used."""
+def detached_before(name: str, line: int) -> Edits:
+    """Puts `hidden = hidden.detach()` before the statement of a line."""
 
     def edits(spot: Spot) -> list[Edit]:
-        if not line:  # a function that is called for each round
-            return _detached_where_used(spot, name)
         at = spot.source.statement_at(line)
-        put = spot.source.before if is_before else spot.source.after
-        return [put(at, f"{name} = {name}.detach()")] if at is not None else []
+        return [spot.source.before(at, f"{name} = {name}.detach()")] if at is not None else []
 
     return edits
 

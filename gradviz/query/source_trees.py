@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator, Sequence
 
-from gradviz.query.functions_of_source import Function, function_around, nodes_of, parsed
+from gradviz.query.functions_of_source import nodes_of, parsed
 from gradviz.query.query import Query
 from gradviz.tracefile import Site
 
@@ -139,45 +139,6 @@ def _of_scope(scope: ast.AST) -> Iterator[ast.AST]:
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
             yield child
             yield from _of_scope(child)
-
-
-def is_bound_before(query: Query, file: str, line: int, name: str) -> bool:
-    """Whether a name is sure to stand for a value, not for None, whenever a line is reached: an argument of the
-    function around it, or an assignment above it that no condition and no loop may leave out."""
-    tree = query.of(trees).get(file)
-    function = function_around(tree, line)
-    is_bound = function is not None and name in _required_arguments(function)
-    for statement in _run_before((function or tree or ast.Module([], [])).body, line):
-        if isinstance(statement, ast.Assign) and name in map(ast.unparse, _targets(statement)):
-            is_bound = not any(isinstance(node, ast.Constant) and node.value is None for node in ast.walk(statement))
-    return is_bound
-
-
-def _required_arguments(function: Function) -> set[str]:
-    """The arguments of a function that each call passes."""
-    positional = [*function.args.posonlyargs, *function.args.args]
-    required = positional[: len(positional) - len(function.args.defaults)]
-    by_name = zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
-    return {argument.arg for argument in (*required, *(own for own, default in by_name if default is None))}
-
-
-def _targets(statement: ast.Assign) -> Iterator[ast.expr]:
-    for target in statement.targets:
-        yield from target.elts if isinstance(target, ast.Tuple | ast.List) else (target,)
-
-
-def _run_before(block: Sequence[ast.stmt], line: int) -> Iterator[ast.stmt]:
-    """The statements that have run whenever a line is reached: those above it in the blocks around it."""
-    for statement in block:
-        if statement.lineno >= line:
-            return
-        yield statement
-        is_around = line <= (statement.end_lineno or 0)
-        if isinstance(statement, ast.With) or is_around:
-            for name in ("body", "orelse", "finalbody", "handlers", "cases"):
-                inner = getattr(statement, name, [])
-                if not is_around or (inner and inner[0].lineno <= line <= (inner[-1].end_lineno or 0)):
-                    yield from _run_before(inner, line)
 
 
 def backward_call(query: Query, site: Site | None) -> ast.Call | None:

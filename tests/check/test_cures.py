@@ -53,7 +53,7 @@ for step in range(2):
     memory = torch.tanh(cell(memory) + torch.randn(2, 4))
     memory.pow(2).mean().backward()
 """,
-        "memory = memory.detach()  # before line 7, or compute it again in each iteration",
+        "memory = memory.detach()  # between two rounds, or compute it again in each iteration",
     ),
     "a result of the same iteration, in two losses": (
         """

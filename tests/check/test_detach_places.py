@@ -82,20 +82,14 @@ def findings(program: str, folder: Path) -> tuple[int, list[Finding], str]:
 
 
 @pytest.mark.parametrize(
-    ("loop", "place"),
-    [
-        (NO_STATE_AT_FIRST, "after line 10"),
-        (NONE_ABOVE, "after line 11"),
-        (UNDER_A_CONDITION, "after line 15"),
-        (SECOND_NAME, "before line 9"),
-        (ABOVE, "before line 9"),
-    ],
+    "loop",
+    [NO_STATE_AT_FIRST, NONE_ABOVE, UNDER_A_CONDITION, SECOND_NAME, ABOVE],
     ids=["default of None", "None above the loop", "condition", "second name", "above the loop"],
 )
-def test_a_carried_state_is_detached_where_its_name_is_bound(loop: str, place: str, tmp_path: Path) -> None:
+def test_a_carried_state_is_detached_where_its_name_is_bound(loop: str, tmp_path: Path) -> None:
     status, [finding], cured = findings(START + loop + END, tmp_path)
     assert (status, finding.rule) == (1, "backward-twice")
-    assert finding.fix.startswith(f"hidden = hidden.detach()  # {place}, ")
+    assert finding.fix.startswith("hidden = hidden.detach()  # between two rounds, ")
     assert findings(cured, tmp_path)[0] == 0
 
 

@@ -19,22 +19,19 @@ Not reported: a second pass that was allowed by `retain_graph=True`, and nodes t
 import ast
 from collections.abc import Iterator
 
-import numpy as np
-
-from gradviz.diagnose.fix import Edit, Fix, Spot, detached_at, typed_for, with_keyword
+from gradviz.diagnose.constants import carried_into
+from gradviz.diagnose.fix import Edit, Fix, Spot, detached_before, detached_in_each_round, typed_for, with_keyword
 from gradviz.diagnose.loops import loops_at
-from gradviz.diagnose.rule import ERROR, Case, Found, Kind, Rule, Site
-from gradviz.events.kinds import OpRan
+from gradviz.diagnose.rule import ERROR, Case, Found, Kind, Rule
 from gradviz.query.failures import Failure
-from gradviz.query.flow import leaves_behind
+from gradviz.query.flow import leaves_behind, op_of
 from gradviz.query.ops import COPYING
-from gradviz.query.source_trees import assigned_to, backward_call, expression_at, is_bound_before
-from gradviz.sets import contained
+from gradviz.query.source_trees import assigned_to, backward_call, expression_at, names_read, statement_at
 
 _MESSAGE = "backward through the graph a second time"
-_UNNAMED = "detach {name} is kept from the earlier pass, or compute it again in each iteration"
+_ANEW = "or compute it again in each iteration"
+_UNNAMED = f"detach {{name}} is kept from the earlier pass, {_ANEW}"
 _KEEP = "retain_graph=True"
-_BEFORE, _AFTER = "before", "after"
 
 
 @Rule(
@@ -105,122 +102,47 @@ def _kept_graph(spot: Spot) -> list[Edit]:
 
 
 def _cure(case: Case, error: Failure, earlier: int) -> Fix | str:
-    """The cure that detaches a named tensor through which this pass reaches the graph of the earlier pass."""
+    """The cure that detaches the tensor through which this pass reaches the graph of an earlier pass: before the line
+    that reads it below that pass, else between two rounds."""
     earlier_pass = case.query.passes.by_number.get(earlier)
-    if earlier_pass is None or not error.number:
+    tensor = carried_into(case, error.node, error.number) if earlier_pass is not None and error.number else 0
+    if not tensor or earlier_pass is None or error.site is None:
         return _UNNAMED.format(name="what")
-    nodes = case.query.nodes
-    end = case.query.passes.last(earlier_pass)
-    roots = [root.node for root in case.query.passes.began(error.number).roots]
-    carried: dict[str, int] = {}  # the event of an op that reads the tensor
-    kept: list[int] = []  # the nodes that made such tensors
-    for node in map(nodes.event, nodes.walk(roots)):
-        if node is None or node.index < end:
-            continue
-        for edge in node.edges:
-            made = nodes.event(edge.node)
-            name = case.query.names.of(edge.tensor) if edge.tensor else None
-            if made is not None and made.index < end:
-                kept.append(made.index)
-                carried |= {name: node.index} if name and name not in carried else {}
-    if not carried:
-        return _where_it_is_made(case, kept)
-    name, reader = next(iter(carried.items()))
-    wheres = {own: place for own in _also_called(case, error, name) if (place := _where(case, error, own, reader))}
-    if not wheres and error.site is not None and loops_at(case, error.site):
+    if not case.query.names.of(tensor):
+        return _where_it_is_made(case, tensor)
+    end, here = case.query.passes.last(earlier_pass), error.site.place
+    read = next((site for op in case.downstream.readers(tensor) if op > end and (site := case.place(op))), None)
+    name, loops = case.words.called(tensor), loops_at(case, error.site)
+    if loops and (read is None or (read.place.file, read.place.function) != (here.file, here.function)):
         return _UNNAMED.format(name=f"{name}, which")
-    name, (side, line) = next(iter(wheres.items()), (name, (_BEFORE, 0)))
-    where = f"{side} line {line}, " if line else ""
-    return Fix(
-        f"{name} = {name}.detach()  # {where}or compute it again in each iteration",
-        detached_at(name, line, is_before=side == _BEFORE),
-    )
+    statement = statement_at(case.query, read)
+    used = names_read(statement) if statement is not None else set()
+    name = next((own for own in _also_called(loops, name) if own in used), name)
+    line = read.place.line if read is not None and loops else 0
+    passed = case.place(earlier_pass.first)
+    if passed is not None and passed.place.line < line <= here.line:
+        return Fix(f"{name} = {name}.detach()  # before line {line}, {_ANEW}", detached_before(name, line))
+    return Fix(f"{name} = {name}.detach()  # between two rounds, {_ANEW}", detached_in_each_round(name))
 
 
-def _where_it_is_made(case: Case, kept: list[int]) -> Fix | str:
-    """The cure for tensors without a name that are kept: to detach them where they are made, at one line; typed if it
-    makes copies, which only those who keep them read."""
-    sites = {case.site(event) for event in kept}
-    if len({case.at(event) for event in kept}) != 1 or len(sites) != 1:
-        return _UNNAMED.format(name="what")
-    site, op = sites.pop(), case.trace.event(kept[0] - 1)
-    expression = expression_at(case.query, site)
-    if expression is None or not isinstance(op, OpRan) or op.op not in COPYING:
-        return _UNNAMED.format(name=f"what {case.at(kept[0])} makes, where it")
+def _where_it_is_made(case: Case, tensor: int) -> Fix | str:
+    """The cure for a tensor without a name that is kept: to detach it where it is made; typed if it is a copy, which
+    only those who keep it read."""
+    op = op_of(case.query, tensor)
+    expression = expression_at(case.query, op.site) if op is not None else None
+    if op is None or expression is None or op.op not in COPYING:
+        return _UNNAMED.format(name=f"what {case.at(op.index)} makes, where it" if op is not None else "what")
     old = ast.unparse(expression)
     return Fix(
-        f"{old}.detach()  # at {case.at(kept[0])}", typed_for(old, f"{old}.detach()", case.query.places.line(site)[1])
+        f"{old}.detach()  # at {case.at(op.index)}",
+        typed_for(old, f"{old}.detach()", case.query.places.line(op.site)[1]),
     )
 
 
-def _also_called(case: Case, error: Failure, name: str) -> list[str]:
-    """The name of a tensor, and those that the loops around a pass assign it to: `hidden` for `hidden = state`."""
-    loops = loops_at(case, error.site) if error.site is not None else []
-    aliases = [
-        assigned_to(statement)
-        for loop in loops
-        for statement in ast.walk(loop)
-        if isinstance(statement, ast.Assign) and ast.unparse(statement.value) == name
-    ]
-    return [name, *filter(None, dict.fromkeys(aliases))]
-
-
-def _where(case: Case, error: Failure, name: str, reader: int) -> tuple[str, int] | None:
-    """The place to detach a tensor in each iteration, before or after a line, where its name is sure to be bound:
-    before the first line of the innermost loop around the pass; else after the pass, if the loop gives the tensor its
-    name before each pass; else before the line of the op that reads it. None if there is no such place."""
-    if error.site is None:
-        return None
-    file, line = error.site.place.file, error.site.place.line
-    loops = loops_at(case, error.site)
-    if not loops:
-        return None
-    loop = max(loops, key=lambda loop: loop.lineno)
-    first, is_carried = loop.body[0].lineno, _is_carried(loop, line, name)
-    if is_carried and first < line and is_bound_before(case.query, file, loop.lineno, name):
-        return _BEFORE, first
-    if is_carried and _is_assigned_before_each_pass(case, error.site, loop, name):
-        return _AFTER, line
-    reads = case.place(reader)
-    read_at = reads.place.line if reads is not None and reads.place.file == file else 0
-    return (_BEFORE, read_at) if _uses(loop, name).get(read_at) and read_at < line else None
-
-
-def _uses(loop: ast.stmt, name: str) -> dict[int, bool]:
-    """The lines of a loop that use a name, and whether each of them reads it."""
-    uses: dict[int, bool] = {}
-    for node in ast.walk(loop):
-        if isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node) == name:
-            uses[node.lineno] = uses.get(node.lineno, False) or isinstance(node.ctx, ast.Load)
-    return uses
-
-
-def _is_carried(loop: ast.stmt, line: int, name: str) -> bool:
-    """Whether a name carries its value from a line of a loop into the next iteration: of the lines behind it that use
-    the name, the first reads it. An assignment under a condition may be left out."""
-    uses = _uses(loop, name)
-    branches = [node for node in ast.walk(loop) if isinstance(node, ast.If)]
-    maybe = {at for branch in branches for at in range(branch.lineno, (branch.end_lineno or 0) + 1)}
-    behind = sorted((at for at in uses if uses[at] or at not in maybe), key=lambda at: (at <= line, at))
-    return bool(behind) and uses[behind[0]]
-
-
-def _is_assigned_before_each_pass(case: Case, site: Site, loop: ast.stmt, name: str) -> bool:
-    """Whether a loop had assigned a tensor to a name before the first pass that began at a line of the loop."""
-    places = case.query.places
-    firsts = [one.first for one in case.trace.passes if places.line(one.site) == places.line(site.number)]
-    assigning = [
-        number
-        for number in case.trace.sites
-        if any(
-            name in caller.names
-            and caller.place.file == site.place.file
-            and loop.lineno < caller.place.line < site.place.line
-            for caller in places.callers(number)
-        )
-    ]
-    assigned = np.flatnonzero(contained(case.trace.events["site"], assigning))
-    return bool(firsts) and len(assigned) > 0 and assigned[0] < min(firsts)
+def _also_called(loops: list[ast.For | ast.While], name: str) -> list[str]:
+    """The names that loops assign a tensor to, and its own: `hidden` for `hidden = state`."""
+    assigned = (node for loop in loops for node in ast.walk(loop) if isinstance(node, ast.Assign))
+    return [*(assigned_to(node) for node in assigned if ast.unparse(node.value) == name), name]
 
 
 def _earlier_pass(case: Case, error: Failure) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator
 
 import numpy as np
 
-from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan, TensorMade
+from gradviz.events.kinds import REQUIRES_GRAD, Kind, NumberRead, OpRan, TensorMade
 from gradviz.events.values import Stat
 from gradviz.query.flow import reach
 from gradviz.query.ops import COPYING, OF_PARTS
@@ -121,6 +121,18 @@ def read_in_its_line(query: Query, made: TensorMade) -> int:
         if tensor := _read_by(query, call.args[0] if call.args else None, site, made.index):
             return tensor
     return 0
+
+
+def read_right_before(query: Query, made: TensorMade) -> set[int]:
+    """The tensors whose numbers the program read right before a new tensor was made, in the same line:
+    `torch.tensor([loss.item() for loss in losses])`."""
+    line, found = query.places.line(made.site), set[int]()
+    for event in range(made.index - 1, max(made.index - 1 - _FEW, -1), -1):
+        read = query.trace.event(event)
+        if not isinstance(read, NumberRead) or query.places.line(read.site) != line:
+            break
+        found.add(read.tensor)
+    return found
 
 
 def written_in_its_line(query: Query, event: int) -> int:

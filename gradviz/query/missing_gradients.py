@@ -12,7 +12,7 @@ import numpy as np
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Accumulated, Event, Kind, OpRan, PassBegan, TensorMade
 from gradviz.events.values import TRANSFORM
 from gradviz.query import ops as op_sets
-from gradviz.query.copies import copied_from, equal_result, original, read_in_its_line
+from gradviz.query.copies import copied_from, equal_result, original, read_in_its_line, read_right_before
 from gradviz.query.failures import refused
 from gradviz.query.flow import (
     Downstream,
@@ -577,8 +577,8 @@ class Lacks:
             for made in map(self.query.tensors.made, self.ways(one.root, one.at).leaves):
                 if not isinstance(made, TensorMade) or made.how not in FROM_OUTSIDE or made.tensor in holders:
                     continue
-                source = read_in_its_line(self.query, made)
-                if source == leaf or source in results:
+                sources = {read_in_its_line(self.query, made), *read_right_before(self.query, made)}
+                if not sources.isdisjoint((leaf, *results)):
                     return Lacking(leaf, Lack.CUT, made.index, one.root, one.pass_number)
         return None
 

@@ -57,8 +57,11 @@ def lacks_gradient(case: Case, leaves: Sequence[int]) -> str:
     """The clause that leaves get no gradient: `w and b never get a gradient`; or, if passes of other optimizers give
     them one, `w gets no gradient before a step of its optimizer`; or `w gets no gradient after pass 5`."""
     is_one = len(leaves) == 1
-    if case.query.of(Lacks).penalties.keys() >= set(leaves):
+    penalised = set(leaves) & case.query.of(Lacks).penalties.keys()
+    if penalised == set(leaves):
         return f"only a penalty on {'its' if is_one else 'their'} own values brings {case.called(leaves)} a gradient"
+    if penalised:
+        return f"{case.called(leaves)} get no gradient, or only from a penalty on their own values"
     stopped = case.query.of(Ledger).stopped
     if stopped.keys() >= set(leaves):
         at = bisect_left(case.trace.passes, stopped[leaves[0]], key=lambda one: one.first)

@@ -211,8 +211,8 @@ class Separation:
 
 
 class Ways:
-    """All ways to one root, as they were at the event where its pass begins, but for those through the tensors
-    `without`."""
+    """All ways to one root, as they were at the event where its pass begins, but for those along which gradients flow
+    to the tensors `without`."""
 
     def __init__(self, query: Query, root: int, at: int, without: Container[int] = ()) -> None:
         self.query, self.root, self.at, self._without = query, root, at, without
@@ -372,7 +372,8 @@ class Ways:
         passes = self.query.nodes.of_op(event) and event not in self._graph.flat
         blocks = not passes or self._is_without_gradient(event, tensor)
         known = dict.fromkeys(self._graph.inputs(event))
-        sources = [one for one in known if one and one != tensor and one not in self._without]
+        left_out = self._without if passes and tensor not in self._without else ()
+        sources = [one for one in known if one and one != tensor and one not in left_out]
         return [Hop(source, event, blocks, blocks and is_write) for source in sources]
 
     def _is_without_gradient(self, event: int, tensor: int) -> bool:

@@ -142,15 +142,20 @@ class Lacks:
 
     def _results(self, leaf: int) -> dict[int, list[int]]:
         """All tensors that were computed from a leaf, and the leaf itself, with the ops that read each; but for what
-        is its penalty."""
+        is its penalty, and for what a penalty goes into with its graph."""
         penalty, graph = self.penalties.get(leaf, frozenset()), self.query.of(Downstream)
 
-        def onward(tensor: int) -> Iterator[int]:
-            return (one for one in graph.onward(tensor) if one not in penalty)
+        def is_beside(op: OpRan, tensor: int) -> bool:
+            return penalty.isdisjoint(op.outputs) and not (tensor in penalty and self.query.nodes.of_op(op.index))
 
+        def onward(tensor: int) -> Iterator[int]:
+            ops = map(self.query.tensors.op, graph.readers(tensor))
+            return (one for op in ops for one in op.outputs if one in penalty or is_beside(op, tensor))
+
+        tensors = reach([leaf], onward, _RESULTS)
         return {
-            one: [op for op in graph.readers(one) if penalty.isdisjoint(self.query.tensors.op(op).outputs)]
-            for one in reach([leaf], onward, _RESULTS)
+            one: [op for op in graph.readers(one) if is_beside(self.query.tensors.op(op), one)]
+            for one in tensors
             if one
         }
 
@@ -485,6 +490,7 @@ class Lacks:
         readers = [op for reading in results.values() for op in reading if op < end and not self._only_copies(op)]
         ops = map(self.query.tensors.op, readers)
         with_grad = [op.index for op in ops if op.grad_enabled and op.outputs]  # `dist.send` has no result
+        with_grad = with_grad if leaf not in self.penalties else [*filter(self.query.nodes.of_op, with_grad)]
         if not readers:
             # it may be what the penalty is for
             is_own = leaf in self.penalties and leaf not in self.trace.parameters

@@ -1,7 +1,8 @@
 """`lost-update`: steps with a learning rate and a gradient above 0 leave a parameter exactly as it was: the
 change is smaller than the spacing of its dtype, and is rounded away. In a wider dtype (float32) the rule reports only
 if this happens to half of the parameters. Or the program copies older values over the parameters again and again, after
-the steps of one optimizer: it puts back all that these steps have changed, or most of it after each step.
+the steps of one optimizer: it puts back all that these steps have changed, or most of it after each step. Or it copies
+new values over them after each step, before any op reads what the step has changed.
 
 Why it is bad: the optimizer steps, the loss does not change, and nothing raises.
 
@@ -34,6 +35,7 @@ from gradviz.diagnose.lost_change import own_step
 from gradviz.diagnose.norms import has_gradient
 from gradviz.diagnose.rule import WARNING, Case, Found, Kind, Need, Rule
 from gradviz.query.curves import pass_summaries
+from gradviz.query.flow import NEAR, reach, sources
 from gradviz.query.ledger import Ledger, Rows
 from gradviz.query.optimizer_steps import rates_of_groups
 from gradviz.query.training import BY_HAND
@@ -91,6 +93,8 @@ def _share_kept(case: Case, leaf: int, loads: np.ndarray) -> float | None:
     rows = case.query.of(Ledger).rows
     own = (rows.leaves == leaf) & (rows.changes != 0)
     steps, memory = rows.steps[own], case.query.memory
+    if _are_overwritten(case, leaf, steps, loads):
+        return 0.0
     bounds = [int(steps.min(initial=0)) - 1, *loads.tolist()]
     counts = [int(((steps > start) & (steps < end)).sum()) for start, end in pairwise(bounds)]
     is_one = len(distinct(rows.optimizers[own])) == 1
@@ -103,6 +107,22 @@ def _share_kept(case: Case, leaf: int, loads: np.ndarray) -> float | None:
     ]
     most = max(shares[len(shares) > _ROUNDS :])  # the first load may be of what has just been kept
     return most if not math.isnan(sum(shares)) and (max(counts) == 1 or most < _EXACT) else None
+
+
+def _are_overwritten(case: Case, leaf: int, steps: np.ndarray, loads: np.ndarray) -> bool:
+    """Whether a load that was not computed from a leaf follows each of its steps but the last, before any op reads what
+    the step has changed."""
+    tensors = case.query.tensors
+    given = {one for event in loads.tolist() if tensors.is_op(event) for one in tensors.op(event).outputs}
+    reading = [tensors.op(event) for event in case.downstream.readers(leaf)]
+    reads = [op.index for op in reading if given.isdisjoint(op.outputs)]  # `w.data`, to be written to, is no read
+    loads_before, reads_before = np.searchsorted(loads, steps), np.searchsorted(reads, steps)
+    written, read = [*loads.tolist(), case.trace.count], [*reads, case.trace.count]
+    is_lost = [written[one] < read[other] for one, other in zip(loads_before, reads_before, strict=True)]
+    if sum(is_lost) < _ROUNDS or not all(is_lost[:-1]) or not tensors.is_op(int(loads[0])):
+        return False
+    sources_of = tensors.op(int(loads[0])).inputs[1:]
+    return leaf not in reach(sources_of, lambda one: sources(case.query, one, through_memory=True), NEAR)
 
 
 def _share(before: Snapshot | None, changed: Snapshot | None, after: Snapshot | None) -> float:

@@ -38,6 +38,7 @@ from gradviz.query.training import ACCUMULATED, CLEARED, STEPPED
 from gradviz.sets import contained, distinct, without
 from gradviz.tracefile import PassInfo
 
+_CUTS = (Lack.CUT, Lack.COPIED)
 _SHARE = 0.4  # of the passes from one line; less is what remains at the end of an epoch
 
 
@@ -57,12 +58,11 @@ def discarded_gradient(case: Case) -> Iterator[Found]:
     kept = distinct(lives.numbers[came & trained & ~lost])
     discarded = without(passes, [*kept, *case.training.inside_steps])
     by_number = case.query.passes.by_number
-    cut = _cut_sites(case) if len(discarded) else set()
     for site in dict.fromkeys(by_number[number].site for number in discarded.tolist()):
         numbers = [number for number in discarded.tolist() if by_number[number].site == site]
         all_of_site = [number for number in passes.tolist() if by_number[number].site == site]
         rows = np.flatnonzero(lost & (lives.numbers == numbers[0]))
-        if site in cut or len(numbers) < _SHARE * len(all_of_site) or not len(rows):
+        if len(numbers) < _SHARE * len(all_of_site) or not len(rows):
             continue
         is_aside = len(numbers) == len(all_of_site)
         if is_aside and not _between_steps(case, numbers, lives.leaves[lost]):
@@ -116,18 +116,20 @@ def _are_followed_unseen(case: Case) -> np.ndarray:
 
 
 def _is_for_others(case: Case, backward_pass: PassInfo) -> bool:
-    """Whether nothing that the optimizers of a pass hold requires grad, or they hold leaves that never get a gradient
-    and none that this pass gives one, or the pass gives gradients to leaves of an optimizer that never steps."""
+    """Whether a pass gives gradients to leaves of an optimizer that never steps, or was meant for leaves that it cannot
+    reach: nothing that its optimizers hold requires grad, or leaves of theirs never get a gradient, or the path to some
+    of them is cut."""
     came, stepped = case.trace.table(Kind.ACCUMULATED), case.training.stepped["optimizer"].tolist()
-    got = came["tensor"][came["in_pass"] == backward_pass.number].tolist()
-    if any(case.training.holders.get(leaf, set()).isdisjoint(stepped) for leaf in got if leaf in case.training.holders):
+    got = set(came["tensor"][came["in_pass"] == backward_pass.number].tolist())
+    if any(case.training.holders[leaf].isdisjoint(stepped) for leaf in got & case.training.holders.keys()):
         return True
     owners = case.query.of(PassOwners).optimizers(backward_pass.number)
-    held = [leaf for leaf, holders in case.training.holders.items() if holders & owners]
-    requires_grad = case.query.tensors.requires_grad
-    if set(got).isdisjoint(held) and any(lack.leaf in held for lack in case.of(lacking)):
-        return True
-    return bool(held) and not any(requires_grad(leaf, backward_pass.first) for leaf in held)
+    held = {leaf for leaf, holders in case.training.holders.items() if holders & owners}
+    is_apart = got.isdisjoint(held)
+    wanting = {lack.leaf for lack in case.of(lacking) if is_apart or (lack.lack in _CUTS and lack.severity != NOTE)}
+    is_frozen = not any(case.query.tensors.requires_grad(leaf, backward_pass.first) for leaf in held)
+    is_cut = any(one.optimizer in owners for one in case.of(partial_cuts) if one.optimizer)
+    return bool(held) and (is_frozen or is_cut or not wanting.isdisjoint(held))
 
 
 def _step_before(case: Case, leaf: int, backward_pass: PassInfo, cleared: int) -> int | None:
@@ -176,19 +178,6 @@ def _are_used(case: Case, number: int, lost: np.ndarray) -> bool:
     ends = np.append(lives.events[1:], 0)[of_pass]  # the event behind each row, if it is of the same leaf
     ends = np.where(ends > lives.events[of_pass], ends, case.trace.count)
     return bool(ledger.are_read(lives.leaves[of_pass], lives.events[of_pass], ends).any())
-
-
-def _cut_sites(case: Case) -> set[int]:
-    """The lines of passes whose roots are cut off from the leaves that they should train: the cut explains why their
-    gradients are not used."""
-    cut = (lack for lack in case.of(lacking) if lack.lack in (Lack.CUT, Lack.COPIED))
-    roots = {lack.root for lack in cut if lack.severity != NOTE} | {
-        one.root for one in case.of(partial_cuts) if one.optimizer
-    }
-    began = case.trace.table(Kind.PASS_BEGAN)
-    roots_of_passes = began.lists("roots")
-    rows = roots_of_passes.owners[contained(roots_of_passes.elements[:, 2], sorted(roots))]
-    return set(began.sites[rows].tolist())
 
 
 def _clearing(case: Case, leaf: int, event: int) -> int:

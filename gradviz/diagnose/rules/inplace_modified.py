@@ -125,9 +125,9 @@ def _of_saved(case: Case, error: Failure) -> Found:
     name = case.words.called(base if base in case.trace.parameters else tensor)
     saved = "what it was" if version < 0 else f"version {version} of it"
     maker = case.query.tensors.maker(carried) if carried else None
+    writer = case.words.expression(case.site(event), 40) or case.query.tensors.writer(event)
     return Found(
-        f"{_writer(case, event)} changes {name} in place, but {saver} ({case.at(made.index)}) saved {saved} for its "
-        f"backward{why}",
+        f"{writer} changes {name} in place, but {saver} ({case.at(made.index)}) saved {saved} for its backward{why}",
         cure
         or _computed_later(case, event, error.number)
         or Fix(
@@ -224,11 +224,6 @@ def _through_others(case: Case, tensor: int) -> list[int]:
 def _base(case: Case, tensor: int) -> int:
     """The tensor whose memory a tensor shares, or the tensor itself if it shares none."""
     return case.trace.states.base(tensor) or tensor
-
-
-def _writer(case: Case, event: int) -> str:
-    text = case.words.expression(case.site(event), 40)
-    return text or case.query.tensors.writer(event)
 
 
 def _with_a_new_tensor(spot: Spot) -> list[Edit]:

@@ -67,7 +67,7 @@ def stale_optimizer(case: Case) -> Iterator[Found]:
         from_passes = " from the passes before its steps" * (len(_got(case, optimizer)) > 0)
         lacks = f"holds no tensor that gets a gradient{from_passes}"
         leaves = _of_passes(case, optimizer, leaves) or leaves
-    made = case.query.tensors.maker(leaves[0])
+    made, unfed = case.query.tensors.maker(leaves[0]), [*filter(held_by.get, case.query.of(Lacks).never_got)]
     holding = case.training.made_at(optimizer)
     name = case.training.optimizer_class(optimizer)
     # than the optimizer: nothing was replaced
@@ -78,7 +78,7 @@ def stale_optimizer(case: Case) -> Iterator[Found]:
         _made_anew(case, holding, name, leaves, _CURE * (not is_older)),
         (step,) if made is None else (holding, step) if is_older else (made, step),
         site=0 if made is None or is_older else _replacing(case, made),
-        tensors=(*leaves, *_left_behind(case), *(case.training.held_by(optimizer) if len(idle) else ())),
+        tensors=(*leaves, *unfed, *(case.training.held_by(optimizer) if len(idle) else ())),
     )
 
 
@@ -114,7 +114,8 @@ def _stepped_twice(case: Case) -> Iterator[Found]:
 
 def _made_anew(case: Case, holding: int, name: str, leaves: list[int], advice: str) -> Fix:
     """The call that made an optimizer, with the parameters of the model that these leaves belong to."""
-    given = f"{_model(case, leaves)}.parameters()"
+    names = {case.model_of(leaf) for leaf in leaves}
+    given = f"{names.pop() if len(names) == 1 and '' not in names else 'model'}.parameters()"
     call = call_with_first(case.query, case.site(holding), given) if holding < case.trace.count else ""
     text = f"{advice}{call or f'{name} of {given}'}"
     return Fix(text, lambda spot: _made_after(spot, given if call else ""))
@@ -137,12 +138,6 @@ def _made_after(spot: Spot, given: str) -> list[Edit]:
     return []
 
 
-def _model(case: Case, leaves: list[int]) -> str:
-    """The variable that holds the model of these parameters; "model" if it is not known."""
-    names = {case.model_of(leaf) for leaf in leaves}
-    return names.pop() if len(names) == 1 and "" not in names else "model"
-
-
 def _got(case: Case, optimizer: int) -> np.ndarray:
     """The events at which parameters that an optimizer holds got gradients."""
     came = case.trace.table(Kind.ACCUMULATED)
@@ -161,13 +156,6 @@ def _own_passes(case: Case, optimizer: int) -> list[int]:
     """The passes that belong to an optimizer alone."""
     owners = case.query.of(PassOwners).optimizers
     return [one.number for one in case.trace.passes if owners(one.number) == {optimizer}]
-
-
-def _left_behind(case: Case) -> list[int]:
-    """The tensors that an optimizer holds and that never got a gradient."""
-    got = distinct(case.trace.table(Kind.ACCUMULATED)["tensor"])
-    held = np.fromiter(case.training.holders, np.int64)
-    return held[~contained(held, got)].tolist()
 
 
 def _replacing(case: Case, made: int) -> int:

@@ -22,10 +22,7 @@ from torch_recording import GRADES, Maker, cnn, mlp, transformer
 import gradviz
 
 STEPS = 50
-SETTINGS: dict[str, dict[str, Any]] = {
-    **{grade: {"values": grade} for grade in GRADES},
-    AUTO: {"passes": FirstTwo()},
-}
+SETTINGS: dict[str, dict[str, Any]] = {**{grade: {"values": grade} for grade in GRADES}, AUTO: {"passes": FirstTwo()}}
 
 
 def step_of(make: Maker) -> Callable[[], None]:

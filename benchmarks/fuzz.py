@@ -51,12 +51,7 @@ def main() -> int:
                 found += violations
                 bad += bool(violations)
                 if violations and not given.quiet:
-                    print(
-                        f"{number}  {ways}",
-                        *(f"    {violation}" for violation in violations),
-                        sep="\n",
-                        flush=True,
-                    )
+                    print(f"{number}  {ways}", *(f"    {violation}" for violation in violations), sep="\n", flush=True)
             done = part[-1][0] + 1 - given.first
             if done % 1000 == 0 and not given.quiet:
                 print(f"{done} of {given.count} tried: {bad} with violations", flush=True)

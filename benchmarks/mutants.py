@@ -79,19 +79,7 @@ def is_killed(mutant: Mutant, copy: Path, arguments: list[str]) -> bool:
     tests = f"tests/{room}" if (ROOT / "tests" / room).is_dir() else "tests/whole"
     original = (copy / mutant.file).read_bytes()
     (copy / mutant.file).write_bytes(mutant.source())
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-n",
-        "0",
-        "-p",
-        "no:cacheprovider",
-        tests,
-        *arguments,
-    ]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", tests, *arguments]
     env = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": ""}
     try:
         return subprocess.run(command, cwd=copy, env=env, capture_output=True, timeout=TIMEOUT).returncode != 0

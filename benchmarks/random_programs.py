@@ -129,12 +129,7 @@ def network(p: Program, name: str, inputs: int, outputs: int, steps: bool = Fals
     """A class with this name, which takes (N, inputs), or with `steps` (N, T, inputs), and gives (N, outputs)."""
     kinds = [*ENTRANCES]
     enter = p.random.choice(kinds[1:] if steps else kinds[:1])
-    p.drawn |= {
-        "inputs": str(inputs),
-        "outputs": str(outputs),
-        "width": p.one_of("8", "12", "16"),
-        "name": name,
-    }
+    p.drawn |= {"inputs": str(inputs), "outputs": str(outputs), "width": p.one_of("8", "12", "16"), "name": name}
     p.drawn |= {"x": p.one_of("x", "inp", "features"), "h": p.one_of("h", "z", "out", "hid")}
     p.drawn["act"] = p.one_of("torch.relu", "torch.tanh", "F.gelu", "F.silu", "F.elu")
     names = p.random.sample(["block", "mix", "trunk", "inner", "proj", "refine", "deep"], p.random.randint(1, 3))
@@ -156,10 +151,7 @@ def network(p: Program, name: str, inputs: int, outputs: int, steps: bool = Fals
     if is_list:
         p.write("for layer in self.stack:", 2)
         p.write(
-            p.one_of(*JOINS),
-            3,
-            call="layer($h)".replace("$h", p.drawn["h"]),
-            behind=f"layer({p.drawn['h']}.detach())",
+            p.one_of(*JOINS), 3, call="layer($h)".replace("$h", p.drawn["h"]), behind=f"layer({p.drawn['h']}.detach())"
         )
     for layer in [] if is_list else names:
         call = f"self.{layer}({p.drawn['h']})"
@@ -220,15 +212,8 @@ TERMS = (
     " ?? term cut: penalty = torch.stack([q.data.abs().mean() for q in $model.parameters()]).sum()",
 )
 LOSSES = {
-    "classes": (
-        "F.cross_entropy($out, $y)",
-        "F.nll_loss($out.log_softmax(1), $y)",
-        "nn.CrossEntropyLoss()($out, $y)",
-    ),
-    "binary": (
-        "F.binary_cross_entropy_with_logits($out, $y)",
-        "F.binary_cross_entropy(torch.sigmoid($out), $y)",
-    ),
+    "classes": ("F.cross_entropy($out, $y)", "F.nll_loss($out.log_softmax(1), $y)", "nn.CrossEntropyLoss()($out, $y)"),
+    "binary": ("F.binary_cross_entropy_with_logits($out, $y)", "F.binary_cross_entropy(torch.sigmoid($out), $y)"),
     "numbers": (
         "F.mse_loss($out, $y)",
         "F.smooth_l1_loss($out, $y)",
@@ -261,11 +246,7 @@ def supervised(p: Program) -> None:
     """One network and one loss, in one of several loops."""
     kind, steps, turns = p.one_of("classes", "binary", "numbers"), p.chance(0.4), p.random.randint(6, 12)
     network(p, "Net", p.random.randint(3, 8), 3 if kind == "classes" else 1, steps)
-    p.drawn |= {
-        "model": p.one_of("model", "net"),
-        "loss": p.one_of("loss", "cost", "objective"),
-        "turns": str(turns),
-    }
+    p.drawn |= {"model": p.one_of("model", "net"), "loss": p.one_of("loss", "cost", "objective"), "turns": str(turns)}
     p.drawn["opt"] = opt = p.one_of("opt", "optimizer", "optim")
     size, first = ("5, $inputs", "data.sum(1)[:, :1]") if steps else ("$inputs", "data[:, :1]")
     labels = {"classes": f"({first} > 0).long().squeeze(1) + ({first} > 1).long().squeeze(1)",
@@ -391,10 +372,7 @@ for step in range($turns):
     hidden = (x @ $w).$act ?? data: hidden = (x @ $w.data).$act
     pred = hidden @ $v ?? cut: pred = hidden.detach() @ $v""")
     loss_of(p, 1, "numbers", "pred", "y")
-    lost, dropped = (
-        "update lost: param = param - 0.05 * param.grad",
-        "update dropped: param.sub(0.05 * param.grad)",
-    )
+    lost, dropped = ("update lost: param = param - 0.05 * param.grad", "update dropped: param.sub(0.05 * param.grad)")
     p.drawn["clear"] = p.one_of("param.grad = None", "param.grad.zero_()")
     p.write(
         """
@@ -517,11 +495,7 @@ def main() -> None:
         for of in (fault, "all"):
             counts[of] = [a + b for a, b in zip(counts[of], [*right, 0], strict=True)]
         if options.misses and (right[3] or not right[2]):
-            print(
-                f"{number} {fault} at {guilty}:",
-                *(f"    {s} {r} {n}: {m[:150]}" for s, r, n, m in said),
-                sep="\n",
-            )
+            print(f"{number} {fault} at {guilty}:", *(f"    {s} {r} {n}: {m[:150]}" for s, r, n, m in said), sep="\n")
     for number, fault, _, said in twins:
         for of in (fault, "all"):
             counts[of][4] += is_innocent([], said)

@@ -127,10 +127,7 @@ def main() -> None:
                     )
                 )
                 if "-v" in sys.argv:
-                    print(
-                        *(f"{make.__name__:>10} {c:<40} {s * 1e3:8.1f} ms" for c, s in found.items()),
-                        sep="\n",
-                    )
+                    print(*(f"{make.__name__:>10} {c:<40} {s * 1e3:8.1f} ms" for c, s in found.items()), sep="\n")
     header = ("trace", "verbs", "open + look over, ms", "median, ms", "slowest, ms", "memory, MB")
     table(f"verbs on traces of {size:,} events, each with the screen that it draws", rows, header)
 

@@ -202,11 +202,7 @@ def main() -> None:
         for what, seconds in one["costs"].items():
             costs.setdefault(what, []).append(seconds)
     middle = {what: sorted(taken)[len(taken) // 2] for what, taken in costs.items()}
-    table(
-        "CPU seconds, the median of all programs",
-        [(w, f"{s:.3f}") for w, s in middle.items()],
-        ("what", "seconds"),
-    )
+    table("CPU seconds, the median of all programs", [(w, f"{s:.3f}") for w, s in middle.items()], ("what", "seconds"))
 
 
 if __name__ == "__main__":

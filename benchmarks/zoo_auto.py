@@ -101,11 +101,7 @@ def main() -> None:
             continue
         of_all, of_auto = found
         total += len(of_all)
-        lost, new, same = (
-            lost + len(of_all - of_auto),
-            new + len(of_auto - of_all),
-            same + (of_all == of_auto),
-        )
+        lost, new, same = (lost + len(of_all - of_auto), new + len(of_auto - of_all), same + (of_all == of_auto))
         told = f"lost {sorted(of_all - of_auto)}, new {sorted(of_auto - of_all)}"
         print(f"{one.name}: {one.state}: {'alike' if of_all == of_auto else told}", flush=True)
     print(f"{same} programs alike; {lost} of {total} findings lost, {new} new; {late} without a result")

@@ -34,16 +34,7 @@ def resnet(torch: Any) -> Any:
             y = self.bn2(self.conv2(y))
             return torch.relu(y + (x if self.around is None else self.around(x)))
 
-    widths = [
-        (8, 8, 1),
-        (8, 8, 1),
-        (8, 16, 2),
-        (16, 16, 1),
-        (16, 32, 2),
-        (32, 32, 1),
-        (32, 64, 2),
-        (64, 64, 1),
-    ]
+    widths = [(8, 8, 1), (8, 8, 1), (8, 16, 2), (16, 16, 1), (16, 32, 2), (32, 32, 1), (32, 64, 2), (64, 64, 1)]
     net = nn.Sequential(
         nn.Conv2d(3, 8, 3, 1, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU(),
         *(Block(*width) for width in widths),

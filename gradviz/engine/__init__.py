@@ -19,14 +19,7 @@ from typing import TYPE_CHECKING
 from gradviz.engine import autograd, backends, cuda, func, linalg, nn, optim, random, special, utils
 from gradviz.engine.basics.devices import device
 from gradviz.engine.basics.dtypes import PUBLIC as _dtypes
-from gradviz.engine.basics.dtypes import (
-    dtype,
-    finfo,
-    get_default_dtype,
-    iinfo,
-    promote_types,
-    set_default_dtype,
-)
+from gradviz.engine.basics.dtypes import dtype, finfo, get_default_dtype, iinfo, promote_types, set_default_dtype
 from gradviz.engine.basics.memory_format import PUBLIC as _memory_formats
 from gradviz.engine.basics.missing import says_what_is_missing
 from gradviz.engine.basics.printing import set_printoptions

@@ -10,15 +10,7 @@ from gradviz.engine.basics.missing import says_what_is_missing
 from gradviz.engine.core.tensor import Tensor
 from gradviz.engine.rng.generator import default_generator, initial_seed, manual_seed
 
-__all__ = [
-    "default_generator",
-    "fork_rng",
-    "get_rng_state",
-    "initial_seed",
-    "manual_seed",
-    "seed",
-    "set_rng_state",
-]
+__all__ = ["default_generator", "fork_rng", "get_rng_state", "initial_seed", "manual_seed", "seed", "set_rng_state"]
 
 
 def seed() -> int:

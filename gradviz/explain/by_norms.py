@@ -344,12 +344,7 @@ def norm_text(reason: NormReason) -> Group:
         (clean(reason.called), "bold"),
         f" = ({size}) {_size(reason)}  in pass {reason.number} (event {reason.event + 1}), from {clean(reason.roots)}",
     )
-    parts: list[RenderableType] = [
-        head,
-        Text(),
-        Padding(_table(reason.stages), (0, 0, 0, 3), expand=False),
-        Text(),
-    ]
+    parts: list[RenderableType] = [head, Text(), Padding(_table(reason.stages), (0, 0, 0, 3), expand=False), Text()]
     remarks = (Text.assemble((f"{label:8}", "dim"), clean(text)) for label, text in _remarks(reason))
     return Group(*parts, *remarks)
 

@@ -123,10 +123,7 @@ def _without_wrappers(rows: list[_Row]) -> list[_Row]:
     own = Counter(scope for row in rows for scope in ("", *scopes_around(row.node.scope)))
     inside = Counter(_where(row.node, call) for row in rows for call in row.calls)
     return [
-        _Row(
-            row.node,
-            [call for call in row.calls if inside[_where(row.node, call)] < own[_around(row.node, call)]],
-        )
+        _Row(row.node, [call for call in row.calls if inside[_where(row.node, call)] < own[_around(row.node, call)]])
         for row in rows
     ]
 

@@ -443,12 +443,7 @@ class Exercise:
         verdict = self.say("right" if right else "shown" if text is None else "wrong", answer=answer)
         more = self.say("done" if self.question is None else "next")
         tried = [self.say("try", sets=question.set)] if question.set else []
-        session.page = [
-            verdict,
-            f"  {question.because[self.language]}",
-            "",
-            *(f"  {line}" for line in (*tried, more)),
-        ]
+        session.page = [verdict, f"  {question.because[self.language]}", "", *(f"  {line}" for line in (*tried, more))]
         session.page_keys = {} if self.question is None else {"space": "question"}
 
     def solution(self, session: Session, at: int) -> str:

@@ -188,9 +188,7 @@ class _Pass:
             raise self._of_unknown_elements(call)
         if fitting is None or not (row.every or used == [call.outputs[0]]):
             raise _Refused(
-                "{op}({args}) is no call that the page can compute",
-                op=plain(call.op, 40),
-                args=plain(call.args, 60),
+                "{op}({args}) is no call that the page can compute", op=plain(call.op, 40), args=plain(call.args, 60)
             )
         inputs, others = fitting
         if name == "taken_at":

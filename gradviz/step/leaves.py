@@ -239,10 +239,7 @@ def _line(row: LeafRow, name: int, room: int, width: int) -> Text:
     line.append(_column(shortened_left(row.name, name), name), style="bold" if row.is_trained else "")
     line.append(f"  {_column(row.what, 8)}  ", style="dim")
     fits = cell_len(row.value) <= room
-    line.append(
-        _column(row.value if fits else row.short, room),
-        style=_CHANGED if row.value_changed or row.new else "",
-    )
+    line.append(_column(row.value if fits else row.short, room), style=_CHANGED if row.value_changed or row.new else "")
     if row.tangent:
         line.append(f"  tangent {row.tangent}")
     elif row.requires_grad:

@@ -115,11 +115,7 @@ def again(session: Session, argument: str, forward: bool = True) -> None:
     event = neighbour(np.flatnonzero(are_alike), k, forward)
     test = _of_this_line(session) if forward and session.live else ""
     _arrive(
-        session,
-        event,
-        forward,
-        test,
-        "no later event at this place" if forward else "no earlier event at this place",
+        session, event, forward, test, "no later event at this place" if forward else "no earlier event at this place"
     )
 
 

@@ -356,10 +356,7 @@ def _size(stop: Stop) -> str:
     begun = "{count} backward pass" if passes == 1 else "{count} backward passes"
     text = f"{events}, {said(language, begun, count=passes)}"
     if errors:
-        one, several = (
-            ", {errors} error, the last at event {last}",
-            ", {errors} errors, the last at event {last}",
-        )
+        one, several = (", {errors} error, the last at event {last}", ", {errors} errors, the last at event {last}")
         text += said(language, one if errors == 1 else several, errors=errors, last=trace.errors[-1].event + 1)
     return text
 

@@ -167,9 +167,7 @@ class Session:
         """Go to an event. Raises CommandError if the trace has no such event."""
         if not 0 <= position <= self.last:
             raise CommandError(
-                "there is no event {event}: the trace has {count}, from 1",
-                event=position + 1,
-                count=self.trace.count,
+                "there is no event {event}: the trace has {count}, from 1", event=position + 1, count=self.trace.count
             )
         position = position if self.exercise is None else self.exercise.held(position)
         if position != self.position:

@@ -123,10 +123,7 @@ def _non_leaf(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
 
 
 def _not_asked_for(stop: Stop, tensor: int, name: str, absence: Absence) -> str:
-    text, asked = (
-        "pass {number} computed only the gradients of {asked}",
-        ", ".join(map(stop.end, absence.asked)),
-    )
+    text, asked = ("pass {number} computed only the gradients of {asked}", ", ".join(map(stop.end, absence.asked)))
     return stop.say(text, number=absence.number, asked=asked)
 
 

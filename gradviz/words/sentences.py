@@ -235,10 +235,7 @@ def _grads_cleared(stop: Stop, event: kinds.GradsCleared) -> str:
     if count > 4:
         return stop.say("{caller} sets {count} gradients to {now}", caller=caller, count=f"{count:,}", now=now)
     names = stop.listed(map(stop.called, event.tensors))
-    one, several = (
-        "{caller} sets the gradient of {names} to {now}",
-        "{caller} sets the gradients of {names} to {now}",
-    )
+    one, several = ("{caller} sets the gradient of {names} to {now}", "{caller} sets the gradients of {names} to {now}")
     return stop.say(one if count == 1 else several, caller=caller, names=names, now=now)
 
 

@@ -127,10 +127,7 @@ def test_a_finding_warns_or_stops_the_training(
 ) -> None:
     for on_finding, steps in (("warn", {6}), ("stop", {1, 2, 3, 4, 5})):
         torch.manual_seed(0)
-        with (
-            gradviz.record(tmp_path / f"{on_finding}.gradviz"),
-            pytest.warns(UserWarning, match="detached-path"),
-        ):
+        with gradviz.record(tmp_path / f"{on_finding}.gradviz"), pytest.warns(UserWarning, match="detached-path"):
             assert fit(Net(True), tmp_path, lambda how=on_finding: callback(on_finding=how)) in steps
 
 

@@ -406,13 +406,7 @@ def a_part_of_a_network(torch: Any) -> Any:
         (only_a_weight_is_used, {}),
         (
             shared_encoder,
-            {
-                "siamese": 1,
-                "siamese.encoder": 2,
-                "siamese.encoder.0": 2,
-                "siamese.encoder.2": 2,
-                "siamese.head": 1,
-            },
+            {"siamese": 1, "siamese.encoder": 2, "siamese.encoder.0": 2, "siamese.encoder.2": 2, "siamese.head": 1},
         ),
         (scaled, {"net": 1, "net.0": 1, "net.1": 1, "net.2": 1}),
     ],
@@ -581,11 +575,7 @@ class Drawing:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "when",
-    [
-        "atexit.register(draw)",
-        "threading.Thread(target=draw_after_main).start()",
-        "drawing = Drawing(); del drawing",
-    ],
+    ["atexit.register(draw)", "threading.Thread(target=draw_after_main).start()", "drawing = Drawing(); del drawing"],
 )
 def test_a_picture_can_be_drawn_at_any_time_of_a_process(when: str, tmp_path: Path) -> None:
     ended = subprocess.run(

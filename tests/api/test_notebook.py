@@ -55,9 +55,7 @@ def test_a_tensor_draws_itself_with_its_names(outputs: Any) -> None:
 def test_a_cell_is_recorded_as_it_is(outputs: Any) -> None:
     setup = "w = torch.tensor([1.0, 2.0], requires_grad=True)"
     _, cell, after = outputs(
-        setup,
-        "%%gradviz -o cell.gradviz\nloss = (w * w).sum()\nloss.backward()\nprint('ran')",
-        "w.grad.tolist()",
+        setup, "%%gradviz -o cell.gradviz\nloss = (w * w).sum()\nloss.backward()\nprint('ran')", "w.grad.tolist()"
     )
     assert printed(cell) == "ran\n"
     picture = shown(cell, "image/svg+xml").replace("\u00a0", "")

@@ -77,10 +77,7 @@ def ran(tmp_path: Path) -> Callable[..., str]:
     return run
 
 
-LIBRARIES = [
-    "gradviz.engine",
-    pytest.param("torch", marks=[pytest.mark.torch, pytest.mark.slow]),
-]
+LIBRARIES = ["gradviz.engine", pytest.param("torch", marks=[pytest.mark.torch, pytest.mark.slow])]
 
 
 @pytest.mark.slow

@@ -101,10 +101,7 @@ KEPT = ("page", "height", "pass_number", "event", "selected", "sentence")
 def test_python_knows_the_place_of_the_page(cell: Any) -> None:
     here = cell()
     at_first = here.get("event")
-    assert (here.get("pass_number"), here.get("sentence")) == (
-        1,
-        "backward pass 1 ends; its buffers are freed",
-    )
+    assert (here.get("pass_number"), here.get("sentence")) == (1, "backward pass 1 ends; its buffers are freed")
     here.page.locator("#back").click()
     here.wait(f"window.model.get('event') === {at_first - 1}")
     assert here.tab.evaluate("window.saved.at(-1).event") == at_first - 1

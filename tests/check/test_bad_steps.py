@@ -33,8 +33,7 @@ def first(text: str, folder: Path) -> Finding:
 
 
 @pytest.mark.parametrize(
-    ("write", "written"),
-    [("w.grad.mul_(float('inf'))", "gradient of w"), ("w.data[0] = float('nan')", "w")],
+    ("write", "written"), [("w.grad.mul_(float('inf'))", "gradient of w"), ("w.data[0] = float('nan')", "w")]
 )
 def test_a_write_by_the_program_is_not_blamed_on_the_rate(write: str, written: str, tmp_path: Path) -> None:
     found = first(LOOP.format(made=SGD, between=write), tmp_path)

@@ -384,13 +384,7 @@ def test_a_call_that_leaves_grad_mode_off_is_named(gradviz: Command, stale: Path
 
 
 def test_a_write_through_data_is_not_what_backward_refuses(gradviz_here: Command, stale: Path) -> None:
-    lines = [
-        "import torch",
-        "w = torch.ones(2, requires_grad=True)",
-        "y = w.exp()",
-        "y.data.mul_(2)",
-        "y.add_(1)",
-    ]
+    lines = ["import torch", "w = torch.ones(2, requires_grad=True)", "y = w.exp()", "y.data.mul_(2)", "y.add_(1)"]
     stale.write_text("\n".join([*lines, "y.sum().backward()", ""]))
     assert "1. error inplace-modified  stale.py:5\n" in gradviz_here("check", stale.name).stdout
 

@@ -21,10 +21,7 @@ from gradviz.words.stop import Stop
 from gradviz.words.words import Words
 from tests.warm import python
 
-ENGINES = [
-    "numpy",
-    pytest.param("torch", marks=pytest.mark.skipif(not find_spec("torch"), reason="no PyTorch")),
-]
+ENGINES = ["numpy", pytest.param("torch", marks=pytest.mark.skipif(not find_spec("torch"), reason="no PyTorch"))]
 
 BEGIN = """\
 import torch
@@ -44,11 +41,7 @@ def compared(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
         assert run(Target(str(script), False, []), file, **settings).status == 0
         with open_trace(file) as trace:
             return [
-                (
-                    e.function,
-                    e.why_not or e.argument,
-                    *([] if e.why_not else ["wrong" if e.is_wrong else "right"]),
-                )
+                (e.function, e.why_not or e.argument, *([] if e.why_not else ["wrong" if e.is_wrong else "right"]))
                 for e in trace
                 if isinstance(e, FunctionCompared)
             ]

@@ -122,10 +122,7 @@ LOSS.backward()
             "F.cross_entropy(F.softmax(out, dim=1), y)",
             "out  # in place of F.softmax(out, dim=1), line 15: softmax is part of cross_entropy",
         ),
-        (
-            "F.nll_loss(out.softmax(-1), y)",
-            "torch.log_softmax(out, dim=-1)  # in place of out.softmax(-1), line 15",
-        ),
+        ("F.nll_loss(out.softmax(-1), y)", "torch.log_softmax(out, dim=-1)  # in place of out.softmax(-1), line 15"),
         ("F.nll_loss(listed(x), y)", "put torch.nn.LogSoftmax in the place of listed[1] (Softmax)"),
         ("F.nll_loss(out, y)", "F.nll_loss(torch.log_softmax(out, dim=1), y)"),
     ],

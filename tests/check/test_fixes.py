@@ -17,13 +17,7 @@ SEARCHES = {
     "find", "index", "count", "startswith", "endswith", "partition", "rpartition", "split", "rsplit", "replace",
     "removeprefix", "removesuffix", "search", "match", "fullmatch", "findall", "finditer", "sub",
 }  # fmt: skip
-OF_PROGRAMS = {
-    "failure",
-    "error",
-    "event",
-    "e",
-    "session",
-}  # their messages are those of PyTorch and of the stepper
+OF_PROGRAMS = {"failure", "error", "event", "e", "session"}  # their messages are those of PyTorch and of the stepper
 
 
 def searched(tree: ast.Module) -> Iterator[int]:
@@ -84,8 +78,7 @@ def with_replacements(text: str, fix: dict) -> str:  # type: ignore[type-arg]
 
 
 @pytest.mark.parametrize(
-    "rule",
-    ["stale-gradient", "broadcast-surprise", "singular-derivative", "detached-path", "discarded-gradient"],
+    "rule", ["stale-gradient", "broadcast-surprise", "singular-derivative", "detached-path", "discarded-gradient"]
 )
 def test_a_sarif_fix_makes_the_text_of_the_patch(rule: str, tmp_path: Path) -> None:
     program = next(one for one in ALL if one.rule == rule and one.state == "broken" and not one.needs_torch)

@@ -29,9 +29,7 @@ def test_every_fault_fits_somewhere(mutants: list[inject.Mutant]) -> None:
 
 
 @pytest.mark.slow
-def test_a_mutant_keeps_the_lines_of_its_program_and_changes_one_of_its_own(
-    mutants: list[inject.Mutant],
-) -> None:
+def test_a_mutant_keeps_the_lines_of_its_program_and_changes_one_of_its_own(mutants: list[inject.Mutant]) -> None:
     originals = {program.name: program.lines for program in inject.programs()}
     for mutant in mutants:
         lines, before = mutant.text.splitlines(), originals[mutant.program]

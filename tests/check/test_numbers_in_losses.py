@@ -12,10 +12,7 @@ from gradviz.diagnose.finding import Finding
 from gradviz.sources.script import Target, run
 from gradviz.tracefile import open_trace
 
-ENGINES = [
-    "numpy",
-    pytest.param("torch", marks=pytest.mark.skipif(not find_spec("torch"), reason="no PyTorch")),
-]
+ENGINES = ["numpy", pytest.param("torch", marks=pytest.mark.skipif(not find_spec("torch"), reason="no PyTorch"))]
 PROGRAM = """\
 import torch
 torch.manual_seed(0)

@@ -59,9 +59,7 @@ def leads_to_the_root(query: Query, lacking: Lacking) -> bool:
     return not set(ways.reached).isdisjoint(query.tensors.op(lacking.event).outputs)
 
 
-def test_the_picture_cuts_an_edge_at_the_line_and_the_page_says_why(
-    found: tuple[Trace, list[Finding]],
-) -> None:
+def test_the_picture_cuts_an_edge_at_the_line_and_the_page_says_why(found: tuple[Trace, list[Finding]]) -> None:
     trace, findings = found
     words = Words(trace)
     lacks = words.query.of(Lacks)

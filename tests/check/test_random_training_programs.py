@@ -41,16 +41,7 @@ def test_the_same_seed_draws_the_same_programs_and_another_seed_draws_others() -
 
 @pytest.mark.slow
 def test_three_programs_are_recorded_and_counted(tmp_path: Path) -> None:
-    command = [
-        python(),
-        str(BENCHMARKS / "random_programs.py"),
-        "--count",
-        "3",
-        "--jobs",
-        "1",
-        "--keep",
-        str(tmp_path),
-    ]
+    command = [python(), str(BENCHMARKS / "random_programs.py"), "--count", "3", "--jobs", "1", "--keep", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     (counts,) = (line for line in done.stdout.splitlines() if line.startswith("| all |"))
     programs, named, first, _, accused = (int(cell) for cell in counts.split("|")[2:7])

@@ -44,9 +44,7 @@ def test_explain_prints_the_page(gradviz: Callable[..., CompletedProcess[str]]) 
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_explain_of_no_rule_names_the_one_that_was_meant(
-    gradviz: Callable[..., CompletedProcess[str]],
-) -> None:
+def test_explain_of_no_rule_names_the_one_that_was_meant(gradviz: Callable[..., CompletedProcess[str]]) -> None:
     done = gradviz("check", "--explain", "stale-gradiant")
     assert done.returncode == 2
     assert done.stderr == "gradviz: there is no rule 'stale-gradiant': did you mean stale-gradient?\n"

@@ -57,10 +57,7 @@ def found_in(text: str, folder: Path) -> list[tuple[str, int]]:
         ("for one in model[1].parameters():\n    one.require_grad = False", []),
         ("freeze(model[1])", []),
         (OF_THE_PROGRAM + "for one in Bare(model).parameters():\n    one.require_grad = False", []),
-        (
-            OF_THE_PROGRAM + "bare = Bare(model)\nfor one in bare.parameters():\n    one.require_grad = False",
-            [],
-        ),
+        (OF_THE_PROGRAM + "bare = Bare(model)\nfor one in bare.parameters():\n    one.require_grad = False", []),
         ("", []),
     ],
 )

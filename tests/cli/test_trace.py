@@ -184,10 +184,7 @@ def test_a_syntax_error_of_a_helper_is_told_with_its_message_and_its_line(
         ),
         (["redact"], "missing option '-o' (see gradviz redact --help)"),
         (["doctor", "x"], "got unexpected extra argument (x) (see gradviz doctor --help)"),
-        (
-            ["graph", "--pass", "x"],
-            "invalid value for '--pass': 'x' is not a valid integer (see gradviz graph --help)",
-        ),
+        (["graph", "--pass", "x"], "invalid value for '--pass': 'x' is not a valid integer (see gradviz graph --help)"),
         (["check", "--explain"], "option '--explain' requires an argument (see gradviz check --help)"),
         (["--zzz"], "no such option '--zzz' (see gradviz --help)"),
     ],
@@ -315,13 +312,7 @@ def test_a_run_that_goes_on_is_not_called_killed(gradviz: Run, info: Info, tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "starts",
-    [
-        "subprocess.run([sys.executable, '-c', 'pass'], check=True)",
-        "os.system('true')",
-    ],
-)
+@pytest.mark.parametrize("starts", ["subprocess.run([sys.executable, '-c', 'pass'], check=True)", "os.system('true')"])
 def test_what_only_ran_in_other_processes_is_not_called_undifferentiated(
     gradviz: Run, tmp_path: Path, starts: str
 ) -> None:
@@ -429,11 +420,7 @@ def test_the_summary_names_leaves_and_the_next_commands(gradviz_here: Run, tmp_p
     assert "1 operation, 1 backward pass" in told
     assert "1 with a gradient: used" in told
     assert "1 without a gradient: forgotten" in told
-    for command in (
-        "gradviz graph script.gradviz",
-        "gradviz step script.gradviz",
-        "gradviz info script.gradviz",
-    ):
+    for command in ("gradviz graph script.gradviz", "gradviz step script.gradviz", "gradviz info script.gradviz"):
         assert command in told
 
 
@@ -753,8 +740,7 @@ def test_what_pytorch_loads_is_not_looked_through_for_garbage(
 ) -> None:
     pytest.importorskip("torch")
     script(
-        tmp_path,
-        f"import gc\n{before}own = gc.get_freeze_count()\nimport torch\nprint(gc.get_freeze_count() - own)",
+        tmp_path, f"import gc\n{before}own = gc.get_freeze_count()\nimport torch\nprint(gc.get_freeze_count() - own)"
     )
     done = gradviz("trace", "--engine", "torch", "script.py", python=sys.executable)
     assert (int(done.stdout) > 100_000) is is_frozen
@@ -764,18 +750,7 @@ def test_what_pytorch_loads_is_not_looked_through_for_garbage(
 @pytest.mark.torch
 def test_what_a_script_made_before_it_imports_pytorch_is_found_to_be_garbage(gradviz: Run, tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    lines = [
-        "import gc",
-        "class Own:",
-        "    def __del__(self): print('gone')",
-        "own = Own()",
-        "own.own = own",
-    ]
-    lines += [
-        "import torch",
-        "print(sum(type(o) is Own for o in gc.get_objects()))",
-        "del own",
-        "gc.collect()",
-    ]
+    lines = ["import gc", "class Own:", "    def __del__(self): print('gone')", "own = Own()", "own.own = own"]
+    lines += ["import torch", "print(sum(type(o) is Own for o in gc.get_objects()))", "del own", "gc.collect()"]
     script(tmp_path, "\n".join([*lines, "print('end')"]))
     assert gradviz("trace", "-q", "--engine", "torch", "script.py").stdout == "1\ngone\nend\n"

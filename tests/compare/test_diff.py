@@ -161,11 +161,7 @@ def test_the_text_shows_both_lines(compared: Callable[..., dict], gradviz_here: 
 
 def test_what_cannot_be_compared_is_one_line(compared: Callable[..., dict], gradviz_here: Command) -> None:
     compared()
-    for options in (
-        ["good.gradviz"],
-        ["good.gradviz", "bad.gradviz", "--pass", 9],
-        ["good.gradviz", "good.py"],
-    ):
+    for options in (["good.gradviz"], ["good.gradviz", "bad.gradviz", "--pass", 9], ["good.gradviz", "good.py"]):
         done = gradviz_here("diff", *options)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     with pytest.raises(NoDiff):

@@ -33,16 +33,7 @@ import numpy as np
 import torch
 
 from gradviz import engine
-from tests.conformance.opinfo import (
-    RANDOM,
-    UNDEFINED,
-    Sample,
-    array_of,
-    flat,
-    map_tensors,
-    ours,
-    tensors_in,
-)
+from tests.conformance.opinfo import RANDOM, UNDEFINED, Sample, array_of, flat, map_tensors, ours, tensors_in
 from tests.torch_samples import operators, take_no_stacks
 
 HERE = Path(__file__).parent

@@ -60,10 +60,7 @@ NOTES = {
 }
 
 
-SIGNLESS = {
-    "linalg.eigh": (1,),
-    "linalg.svd": (0, 2),
-}  # outputs unique up to their sign: their squares compare
+SIGNLESS = {"linalg.eigh": (1,), "linalg.svd": (0, 2)}  # outputs unique up to their sign: their squares compare
 
 
 class Mismatch(Exception):
@@ -539,13 +536,7 @@ def markdown(results: list[Result]) -> str:
     lines += ["", "## Node names that differ", "", "| entry | PyTorch's | gradviz's |", "|-|-|-|"]
     for result in sorted(results, key=lambda r: r.name):
         lines += [f"| `{result.name}` | {theirs} | {ours} |" for theirs, ours in sorted(result.nodes)]
-    lines += [
-        "",
-        "## Entries that gradviz has not",
-        "",
-        ", ".join(f"`{name}`" for name in missing()) + ".",
-        "",
-    ]
+    lines += ["", "## Entries that gradviz has not", "", ", ".join(f"`{name}`" for name in missing()) + ".", ""]
     return "\n".join(lines)
 
 

@@ -19,21 +19,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
 DTYPES = ("float64", "float32", "float16", "complex64", "int64", "int32", "int8", "uint8", "bool")
 IN_PLACE = "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift".split()
-NAMES = [
-    "add",
-    "sub",
-    "mul",
-    "truediv",
-    "pow",
-    "mod",
-    "floordiv",
-    "and_",
-    "or_",
-    "xor",
-    "lt",
-    "eq",
-    *IN_PLACE,
-]
+NAMES = ["add", "sub", "mul", "truediv", "pow", "mod", "floordiv", "and_", "or_", "xor", "lt", "eq", *IN_PLACE]
 # The engine has no complex32, which PyTorch has for a tensor in float16 beside a complex one without dimensions.
 HALF = ("float16", "complex64, (2,)")
 

@@ -232,12 +232,7 @@ def _packed(events: list[Happening], at: dict[Happening, int]) -> tuple[bytes, b
         links += own
         states += [(*numbers, len(value), at[event]) for numbers, value in event.states]
         values += [value for numbers, value in event.states if numbers[WHAT] >> 8]
-    return (
-        _as_words(rows).tobytes(),
-        _as_words(links).tobytes(),
-        _as_words(states).tobytes(),
-        values,
-    )
+    return (_as_words(rows).tobytes(), _as_words(links).tobytes(), _as_words(states).tobytes(), values)
 
 
 def _as_words(numbers: list[Any]) -> np.ndarray:

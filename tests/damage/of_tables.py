@@ -161,10 +161,7 @@ def a_row_more(rng: Random, path: Path) -> None:
     key, *others = TABLES[table]
     number = rng.choice(_NUMBERS)
     columns = ", ".join([key, *others])
-    run(
-        path,
-        f"INSERT INTO {table} ({columns}) SELECT {', '.join([str(number), *others])} FROM {table} LIMIT 1",
-    )
+    run(path, f"INSERT INTO {table} ({columns}) SELECT {', '.join([str(number), *others])} FROM {table} LIMIT 1")
 
 
 @way("rows")

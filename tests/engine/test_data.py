@@ -149,11 +149,7 @@ def test_a_program_that_asks_for_a_gpu_gets_the_cpu_and_one_that_insists_is_told
     assert model(engine.ones(1, 2, device=device)).device.type == "cpu"
     assert str(engine.device("cuda", 1)) == "cuda:1"
     assert not engine.backends.mps.is_available()
-    for insist in (
-        lambda: engine.ones(2, device="cuda"),
-        lambda: model.to("cuda"),
-        lambda: engine.ones(1).to("mps"),
-    ):
+    for insist in (lambda: engine.ones(2, device="cuda"), lambda: model.to("cuda"), lambda: engine.ones(1).to("mps")):
         with pytest.raises(RuntimeError, match="computes on the CPU"):
             insist()
     with pytest.raises(RuntimeError, match="Expected one of"):

@@ -56,9 +56,7 @@ def test_two_leaves_never_share_the_memory_of_a_gradient() -> None:
     assert seed.tolist() == [1.0, 1.0]
 
 
-def test_a_leaf_keeps_a_gradient_that_nobody_else_holds_without_a_copy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_leaf_keeps_a_gradient_that_nobody_else_holds_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     rule = np.multiply
 
@@ -283,14 +281,7 @@ def test_the_operators_reflect() -> None:
     np.testing.assert_allclose(x.grad.array, expected, rtol=1e-6)
 
 
-RANKS = [
-    ((3,), (3,)),
-    ((2, 3), (3,)),
-    ((3,), (3, 2)),
-    ((2, 3), (3, 2)),
-    ((4, 2, 3), (3, 2)),
-    ((2, 3), (4, 3, 2)),
-]
+RANKS = [((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 2)), ((2, 3), (3, 2)), ((4, 2, 3), (3, 2)), ((2, 3), (4, 3, 2))]
 RANKS += [((5, 1, 2, 3), (4, 3, 2)), ((3,), (4, 3, 2)), ((4, 2, 3), (3,))]
 
 

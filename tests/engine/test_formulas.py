@@ -263,14 +263,7 @@ def names_for(key: str, arrays: list[np.ndarray], args: tuple, out: np.ndarray, 
         whole = spread(key, out, np.broadcast_shapes(*(array.shape for array in arrays)), args)
         dim = names.get("dim")
         of_x = {"n": k.count(x.shape, dim), "mean": x.mean(dim, keepdims=True)}
-        return {
-            **names,
-            **of_x,
-            "out": whole,
-            "norm": whole,
-            "std": whole,
-            "g": spread(key, g, whole.shape, args),
-        }
+        return {**names, **of_x, "out": whole, "norm": whole, "std": whole, "g": spread(key, g, whole.shape, args)}
     return {**names, "I": np.eye(*x.shape)} if key == "trace" else names
 
 

@@ -15,16 +15,8 @@ from gradviz.engine.basics.missing import TENSOR_LACKS
 @pytest.mark.parametrize(
     ("owner", "name", "said"),
     [
-        (
-            engine.nn,
-            "Convv2d",
-            "module 'gradviz.engine.nn' has no attribute 'Convv2d'; the nearest is Conv2d",
-        ),
-        (
-            engine,
-            "Linear",
-            "module 'gradviz.engine' has no attribute 'Linear'; there is gradviz.engine.nn.Linear",
-        ),
+        (engine.nn, "Convv2d", "module 'gradviz.engine.nn' has no attribute 'Convv2d'; the nearest is Conv2d"),
+        (engine, "Linear", "module 'gradviz.engine' has no attribute 'Linear'; there is gradviz.engine.nn.Linear"),
         (engine.optim, "AdmW", "module 'gradviz.engine.optim' has no attribute 'AdmW'; the nearest is AdamW"),
         (engine, "fft", "module 'gradviz.engine' has no attribute 'fft', nor one that is much like it"),
         (
@@ -32,11 +24,7 @@ from gradviz.engine.basics.missing import TENSOR_LACKS
             "gelo",
             "module 'gradviz.engine.nn.functional' has no attribute 'gelo'; the nearest is gelu",
         ),
-        (
-            engine.ones(1),
-            "renorm",
-            "'Tensor' object has no attribute 'renorm' in gradviz; the nearest is norm",
-        ),
+        (engine.ones(1), "renorm", "'Tensor' object has no attribute 'renorm' in gradviz; the nearest is norm"),
         (
             engine.ones(1),
             "svd",

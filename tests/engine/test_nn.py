@@ -475,15 +475,7 @@ class Net(nn.Module):
 
 
 PATHS = [
-    *[
-        "scale",
-        "first.weight",
-        "first.bias",
-        "norm.weight",
-        "norm.bias",
-        "norm.running_mean",
-        "norm.running_var",
-    ],
+    *["scale", "first.weight", "first.bias", "norm.weight", "norm.bias", "norm.running_mean", "norm.running_var"],
     *["norm.num_batches_tracked", "rest.last.weight", "rest.last.bias"],
 ]
 
@@ -697,18 +689,10 @@ def losses_of_a_network_of_everything(torch: Any) -> list[float]:
     class Everything(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.conv, self.norm, self.pool = (
-                layers.Conv2d(1, 4, 3),
-                layers.BatchNorm2d(4),
-                layers.MaxPool2d(2),
-            )
+            self.conv, self.norm, self.pool = (layers.Conv2d(1, 4, 3), layers.BatchNorm2d(4), layers.MaxPool2d(2))
             self.table, self.rnn = layers.Embedding(5, 9), layers.LSTM(9, 6, batch_first=True)
             self.attention = layers.MultiheadAttention(6, 2, batch_first=True)
-            self.drop, self.last_norm, self.out = (
-                layers.Dropout(0.1),
-                layers.LayerNorm(6),
-                layers.Linear(6, 3),
-            )
+            self.drop, self.last_norm, self.out = (layers.Dropout(0.1), layers.LayerNorm(6), layers.Linear(6, 3))
 
         def forward(self, x: Any, i: Any) -> Any:
             h = self.pool(functional.relu(self.norm(self.conv(x)))).flatten(2)

@@ -28,13 +28,7 @@ OPTIMIZERS: dict[str, Callable] = {
 }
 
 # Where x = 1 with loss x² stands after three steps (PyTorch 2.13).
-THREE_STEPS = {
-    "SGD": 0.9**3,
-    "Adam": 0.850312,
-    "AdamW": 1.118953,
-    "RMSprop": 0.580866,
-    "Adagrad": 0.802714,
-}
+THREE_STEPS = {"SGD": 0.9**3, "Adam": 0.850312, "AdamW": 1.118953, "RMSprop": 0.580866, "Adagrad": 0.802714}
 
 
 def loss_of(w: Any, b: Any) -> Any:

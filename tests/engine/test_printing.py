@@ -10,13 +10,7 @@ from hypothesis.extra import numpy as npst
 
 from gradviz.engine.basics import printing
 from gradviz.engine.basics.dtypes import get_default_dtype, set_default_dtype
-from gradviz.engine.basics.printing import (
-    format_array,
-    format_scalar,
-    format_with_spec,
-    printoptions,
-    set_printoptions,
-)
+from gradviz.engine.basics.printing import format_array, format_scalar, format_with_spec, printoptions, set_printoptions
 
 
 @pytest.fixture(autouse=True)

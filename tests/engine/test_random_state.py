@@ -43,11 +43,7 @@ def test_a_generator_has_its_own_state() -> None:
     [
         (3, TypeError, "expected a torch.ByteTensor, but got int"),
         (engine.zeros(5056), TypeError, "RNG state must be a torch.ByteTensor"),
-        (
-            engine.zeros(3, dtype=engine.uint8),
-            RuntimeError,
-            "size 5056 but found the input RNG state size to be 3",
-        ),
+        (engine.zeros(3, dtype=engine.uint8), RuntimeError, "size 5056 but found the input RNG state size to be 3"),
         (engine.zeros(5056, dtype=engine.uint8), RuntimeError, "Invalid mt19937 state"),
     ],
 )

@@ -453,15 +453,7 @@ def test_as_strided_is_a_view() -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        "squeeze_()",
-        "squeeze_(0)",
-        "squeeze_((0, 2))",
-        "unsqueeze_(-1)",
-        "transpose_(0, 1)",
-        "swapaxes_(1, 2)",
-    ],
+    "change", ["squeeze_()", "squeeze_(0)", "squeeze_((0, 2))", "unsqueeze_(-1)", "transpose_(0, 1)", "swapaxes_(1, 2)"]
 )
 def test_a_shape_is_changed_in_place(change: str) -> None:
     def run(t: Any) -> list:

@@ -103,10 +103,7 @@ def test_an_error_says_what_pytorchs_says(name: str) -> None:
 def test_draws_need_a_randomness() -> None:
     for library in (engine, torch):
         x = library.ones(3, 2)
-        for draws in (
-            lambda x, t=library: t.nn.functional.dropout(x, 0.5),
-            lambda x, t=library: x * t.randn(2),
-        ):
+        for draws in (lambda x, t=library: t.nn.functional.dropout(x, 0.5), lambda x, t=library: x * t.randn(2)):
             with pytest.raises(RuntimeError, match="called random operation while in randomness error mode"):
                 library.vmap(draws)(x)
             assert library.vmap(draws, randomness="different")(x).shape == (3, 2)

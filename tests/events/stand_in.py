@@ -113,18 +113,7 @@ class StandIn:
         handles = [self.known(*pair) for pair in zip(outputs, values, strict=True)]
         zeros = [0] * len(outputs)
         self.listener.op(
-            where or here(),
-            name,
-            "",
-            rule,
-            0,
-            grad_enabled,
-            inputs,
-            outputs,
-            handles,
-            flags,
-            zeros,
-            bases or zeros,
+            where or here(), name, "", rule, 0, grad_enabled, inputs, outputs, handles, flags, zeros, bases or zeros
         )
         return outputs
 

@@ -229,13 +229,7 @@ def test_a_decorated_function_names_what_its_decorator_returns():
 
 def test_an_augmented_target_is_not_mistaken_for_an_earlier_one():
     places = run("self.h += 1; d['k'] += 1; self.inner.v = x; self.inner.v += x(1) if d else 2; x += 1")
-    assert [place.names for place in places] == [
-        ("self.h",),
-        ("d['k']",),
-        (),
-        ("self.inner.v",),
-        ("x",),
-    ]
+    assert [place.names for place in places] == [("self.h",), ("d['k']",), (), ("self.inner.v",), ("x",)]
 
 
 def test_the_value_of_an_element_of_a_comprehension_has_no_name():

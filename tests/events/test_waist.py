@@ -145,10 +145,7 @@ def test_an_op_in_place_has_its_tensor_at_a_new_version_and_no_cycle(trace_of: C
         order = {name: place for place, name in enumerate(graph.nodes)}
         assert all(order[e.source] < order[e.target] for e in graph.edges if e.kind in ("data", "mutation"))
         versions = [node for node in graph.nodes.values() if node.number == 2 and node.kind == "tensor"]
-        assert [(node.version, node.grad_fn) for node in versions] == [
-            (0, "MulBackward0"),
-            (1, "AddBackward0"),
-        ]
+        assert [(node.version, node.grad_fn) for node in versions] == [(0, "MulBackward0"), (1, "AddBackward0")]
         written = Query(trace).tensors.writes(2)
         told_ = sentence(Stop(Words(trace), written[0]))
         assert "[2, 4] → [3, 5], version 1 (AddBackward0)" in told_

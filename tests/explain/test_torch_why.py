@@ -139,9 +139,7 @@ def _images(x: Any, w: Any) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "network",
-    [_attention, _residual, _recurrent, _in_place, _broadcast, _images],
-    ids=lambda one: one.__name__,
+    "network", [_attention, _residual, _recurrent, _in_place, _broadcast, _images], ids=lambda one: one.__name__
 )
 def test_with_all_values_the_paths_of_each_term_bring_what_autograd_gives(
     tmp_path: Path, network: Callable[[Any, Any], Any]

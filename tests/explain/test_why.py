@@ -102,9 +102,7 @@ TENSOR_OPS = [
 @given(
     st.sampled_from(SHAPES),
     st.lists(
-        st.tuples(st.integers(0, len(TENSOR_OPS) - 1), st.integers(0, 30), st.integers(0, 30)),
-        min_size=1,
-        max_size=8,
+        st.tuples(st.integers(0, len(TENSOR_OPS) - 1), st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=8
     ),
     st.booleans(),
 )
@@ -276,10 +274,7 @@ def test_json_has_the_paths_as_data(gradviz_here: Command, run: Path) -> None:
 @pytest.mark.parametrize(
     ("tensor", "says"),
     [
-        (
-            "v[0, 0]",
-            "the elements of the gradient of v were not recorded: record with gradviz trace --values full",
-        ),
+        ("v[0, 0]", "the elements of the gradient of v were not recorded: record with gradviz trace --values full"),
         ("unused", "no pass gave unused a gradient"),
         ("w[2, 0]", "w has no element [2, 0]: its shape is (2, 2)"),
         ("w[0, 0, 0]", "w has no element"),

@@ -109,11 +109,7 @@ def test_json_has_the_stages_as_data(gradviz_here: Command, tmp_path: Path) -> N
     gradviz_here("trace", "run.py")
     told = json.loads(gradviz_here("why", "run.gradviz", "w", "--format", "json").stdout)
     assert told["norm"] == pytest.approx(30.0)
-    assert [(stage["label"], stage["line"], stage["norm"]) for stage in told["stages"]][-1] == (
-        "w * 3",
-        3,
-        30.0,
-    )
+    assert [(stage["label"], stage["line"], stage["norm"]) for stage in told["stages"]][-1] == ("w * 3", 3, 30.0)
 
 
 def test_without_any_values_there_is_no_answer(tmp_path: Path) -> None:

@@ -210,10 +210,7 @@ def test_what_is_sent_and_received_in_the_background_is_told_as_well(
         called = [event for event in trace if isinstance(event, CollectiveCalled)]
         (x,) = (node for node in build(Query(trace), 1).nodes.values() if node.name == "x")
         (norms,) = gradients_of_modules(Query(trace), lambda leaf: "")
-    assert [(event.how, event.args) for event in called] == [
-        ("recv", "src=0, async"),
-        ("send", "dst=0, async"),
-    ]
+    assert [(event.how, event.args) for event in called] == [("recv", "src=0, async"), ("send", "dst=0, async")]
     assert [*map(exchange_told, x.exchanges)] == ["received from rank 0", ".grad sent to rank 0"]
     assert norms.values.tolist() == [pytest.approx(2**0.5)]  # though what x received is not known
 
@@ -455,11 +452,7 @@ def test_a_collective_writes_the_tensors_that_it_is_given(tmp_path: Path, group:
     ],
 )
 def test_a_reduction_that_was_made_is_called_by_its_name(
-    made: Callable[[], dict[str, Any]],
-    name: str,
-    is_sum: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    made: Callable[[], dict[str, Any]], name: str, is_sum: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 

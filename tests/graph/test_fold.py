@@ -169,11 +169,7 @@ def test_a_block_that_repeats_is_one_group_that_says_how_often() -> None:
     assert (outer.kind, outer.label, outer.count) == (REPEAT, "mul · add · relu ×7", 7)
     first, again = (tree[child] for child in outer.children)
     assert (first.label, again.label, again.count) == ("1 of 7", "again ×6", 6)
-    assert [graph.nodes[name].name for name in first.members if name.startswith("op")] == [
-        "mul",
-        "add",
-        "relu",
-    ]
+    assert [graph.nodes[name].name for name in first.members if name.startswith("op")] == ["mul", "add", "relu"]
 
 
 def test_blocks_in_blocks_are_found() -> None:
@@ -238,8 +234,7 @@ def test_a_scope_is_found_by_path_end_of_path_label_and_id(name: str, found: int
 
 
 @pytest.mark.parametrize(
-    ("name", "found"),
-    [("Linear", ["net/0", "net/1"]), ("net.*", ["net/0", "net/1"]), ("Lin*", ["net/0", "net/1"])],
+    ("name", "found"), [("Linear", ["net/0", "net/1"]), ("net.*", ["net/0", "net/1"]), ("Lin*", ["net/0", "net/1"])]
 )
 def test_scopes_are_found_by_class_and_by_pattern(name: str, found: list[str]) -> None:
     tree = groups(program([("mul", scope, [0], True) for scope in ("net/0", "net/1", "net/1/deep", "head")]))

@@ -99,10 +99,7 @@ def test_equal_blocks_share_the_box_of_their_rectifier(traced: Traced) -> None:
     class Block(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.norm, self.inner = (
-                torch.nn.LayerNorm(4),
-                torch.nn.Sequential(torch.nn.SiLU(), torch.nn.Linear(4, 4)),
-            )
+            self.norm, self.inner = (torch.nn.LayerNorm(4), torch.nn.Sequential(torch.nn.SiLU(), torch.nn.Linear(4, 4)))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x + self.inner(self.norm(x))

@@ -280,10 +280,7 @@ class Looping(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.cell, self.act = (
-            torch.nn.Linear(4, 4),
-            torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Dropout(0.1)),
-        )
+        self.cell, self.act = (torch.nn.Linear(4, 4), torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Dropout(0.1)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for _ in range(STEPS):
@@ -353,12 +350,7 @@ class Stages(torch.nn.Module):
 class Stage(torch.nn.Module):
     def __init__(self, size: int) -> None:
         super().__init__()
-        layers = [
-            torch.nn.Linear(size, size),
-            torch.nn.Tanh(),
-            torch.nn.Linear(size, size + 1),
-            torch.nn.ReLU(),
-        ]
+        layers = [torch.nn.Linear(size, size), torch.nn.Tanh(), torch.nn.Linear(size, size + 1), torch.nn.ReLU()]
         self.net = torch.nn.Sequential(*layers)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

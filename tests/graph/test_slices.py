@@ -85,13 +85,7 @@ def test_a_slice_says_what_was_left_out_and_leaves_the_graph_as_it_was() -> None
 
 @pytest.mark.parametrize(
     ("text", "found"),
-    [
-        ("t2", ["t2"]),
-        ("w2", ["t2"]),
-        ("mulBackward0", ["n4"]),
-        ("add", ["op5"]),
-        ("made_up.py:5", ["op5"]),
-    ],
+    [("t2", ["t2"]), ("w2", ["t2"]), ("mulBackward0", ["n4"]), ("add", ["op5"]), ("made_up.py:5", ["op5"])],
 )
 def test_a_node_is_found_by_id_name_grad_fn_op_and_place(text: str, found: list[str]) -> None:
     assert find_nodes(program([("mul", "", [0], True), ("add", "", [0], True)]), text) == found

@@ -125,12 +125,7 @@ CLAIMS = [
         "graph retain_grad.gradviz -o retain_grad.dot",
         "retains grad",
     ),
-    Claim(
-        "detach() cuts the graph",
-        "detach",
-        "graph detach.gradviz -o detach.dot",
-        "gradient stops here",
-    ),
+    Claim("detach() cuts the graph", "detach", "graph detach.gradviz -o detach.dot", "gradient stops here"),
     Claim(
         "three ways to freeze: requires_grad=False",
         "freezing",
@@ -209,12 +204,7 @@ CLAIMS = [
         'step nan.gradviz --commands "nan; why"',
         "NaN in gradient of w first appears here: no input has one",
     ),
-    Claim(
-        "each iteration makes its own graph",
-        "control_flow",
-        "info control_flow.gradviz",
-        "passes 2, of 2 shapes",
-    ),
+    Claim("each iteration makes its own graph", "control_flow", "info control_flow.gradviz", "passes 2, of 2 shapes"),
     Claim(
         "... side by side in one picture",
         "control_flow",

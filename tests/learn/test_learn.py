@@ -423,11 +423,7 @@ def test_what_a_command_says_in_a_korean_lesson_is_korean(lesson: Lesson, tmp_pa
     with _opened(lesson, "ko") as session:
         texts = session.words.texts = Said(texts_of("ko"))
         session.exercise = None
-        for command in (
-            *COMMANDS,
-            f"export {tmp_path / 'state.txt'}",
-            f"export {tmp_path / 'no' / 'state.txt'}",
-        ):
+        for command in (*COMMANDS, f"export {tmp_path / 'state.txt'}", f"export {tmp_path / 'no' / 'state.txt'}"):
             for at in (0, session.trace.count // 2, session.last):
                 session.go(at)
                 try:
@@ -576,16 +572,7 @@ def test_a_korean_lesson_fits_the_screen_and_has_korean_keys_and_help(size: tupl
     width, height = size
     with _opened(lesson_called("custom_function"), "ko") as session:
         seen = []
-        for command in (
-            "help",
-            "first",
-            "next",
-            "question",
-            "answer 아니요",
-            "question",
-            "show-answer",
-            "last",
-        ):
+        for command in ("help", "first", "next", "question", "answer 아니요", "question", "show-answer", "last"):
             obey(session, command)
             lines = [line.plain for line in screen.Screen(session).lines(width, height)]
             assert len(lines) == height
@@ -596,10 +583,7 @@ def test_a_korean_lesson_fits_the_screen_and_has_korean_keys_and_help(size: tupl
         assert "n 다음" in seen[2]
         assert not any("any key" in shown or "n next" in shown for shown in seen[1:])
         obey(session, "help why")
-        assert session.page == [
-            "why [TENSOR]: 여기의 연쇄 법칙. why w.grad: 그 값이 나온 과정",
-            "  키: y",
-        ]
+        assert session.page == ["why [TENSOR]: 여기의 연쇄 법칙. why w.grad: 그 값이 나온 과정", "  키: y"]
         assert is_korean(ended)
         obey(session, "help fields")
         plain = [line for line in session.page if not is_korean(line)]

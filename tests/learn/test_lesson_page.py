@@ -110,10 +110,7 @@ def test_a_page_is_written_by_a_command(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [
-        (["--page", "lesson.html"], "--page writes one lesson"),
-        (["leaves", "--page", "lesson.png"], "ends with .html"),
-    ],
+    [(["--page", "lesson.html"], "--page writes one lesson"), (["leaves", "--page", "lesson.png"], "ends with .html")],
 )
 def test_what_is_no_lesson_or_no_page_gets_one_line(arguments: list[str], message: str) -> None:
     done = invoked(["learn", *arguments])
@@ -255,15 +252,7 @@ def test_a_korean_page_shows_no_english_in_the_browser(browser: Any, tmp_path: P
         tab.keyboard.press(key)
         told.append(tab.inner_text(box))
         tab.keyboard.press("Escape")
-    own = set(re.findall(r"\w+", lesson.program)) | {
-        lesson.name,
-        "gradviz",
-        "check",
-        "Esc",
-        "Shift",
-        "Home",
-        "End",
-    }
+    own = set(re.findall(r"\w+", lesson.program)) | {lesson.name, "gradviz", "check", "Esc", "Shift", "Home", "End"}
     own |= {"Space", "Enter", "dtype", "shape", "float", "non", "pow", *re.findall(r"\w+", messages)}
     source = re.compile(r"^[0-9]+\n.*$", re.MULTILINE)
     words = {word for text in told for word in ENGLISH.findall(source.sub("", text))}

@@ -81,11 +81,7 @@ def test_the_page_shows_the_example() -> None:
         ("value = ", "valu = ", "question 1 has an unknown key valu: did you mean value"),
         ('value = "a.grad"', "", "question 1 needs one of value, gradient and expect"),
         ('value = "a.grad"', 'value = "a.grad"\nset = "a"', "set of question 1 is NAME = NUMBER"),
-        (
-            'value = "a.grad"',
-            'value = "a.grad"\nset = "a = 2"',
-            "question 1 has set: it needs value, and no shown",
-        ),
+        ('value = "a.grad"', 'value = "a.grad"\nset = "a = 2"', "question 1 has set: it needs value, and no shown"),
         ("kind == 'pass_began'", "kind = ", "stop of question 1: "),
         ('expect = ["no"]', "expect = []", "expect of question 2 is a list of words"),
         ("a * b\n", "a *\n", "its program does not compile: "),

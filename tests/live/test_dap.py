@@ -82,11 +82,7 @@ def test_a_script_is_recorded_and_stepped_through_both_ways(editor: Editor, tmp_
     assert [one["verified"] for one in answered["body"]["breakpoints"]] == [True, True, False]
     editor.ask("configurationDone")
     assert editor.read()["body"]["reason"] == "entry"
-    assert [editor.moved("continue") for _ in range(3)] == [
-        ("breakpoint", 5),
-        ("breakpoint", 7),
-        ("breakpoint", 5),
-    ]
+    assert [editor.moved("continue") for _ in range(3)] == [("breakpoint", 5), ("breakpoint", 7), ("breakpoint", 5)]
     assert editor.moved("reverseContinue") == ("breakpoint", 7)
     # to the end of the line, and to that of the next
     assert [editor.moved("next") for _ in range(2)] == [("step", 7), ("step", 8)]

@@ -111,12 +111,7 @@ def test_it_stops_at_a_breakpoint_with_the_script_paused(debug: Run) -> None:
 
 @pytest.mark.parametrize(
     ("what", "event"),
-    [
-        ("y", 2),
-        ("lesson.py:5", 4),
-        ("backward", 9),
-        ('kind == "received" and grad_fn == "LogBackward0"', 12),
-    ],
+    [("y", 2), ("lesson.py:5", 4), ("backward", 9), ('kind == "received" and grad_fn == "LogBackward0"', 12)],
 )
 def test_what_a_breakpoint_may_be(debug: Run, what: str, event: int) -> None:
     done = debug(LESSON, "quit", "--no-nan", "--break", what)

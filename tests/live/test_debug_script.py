@@ -27,8 +27,7 @@ from tests.step.test_step import CUBE, lesson
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 engines = pytest.mark.parametrize(
-    "engine",
-    ["numpy", pytest.param("torch", marks=pytest.mark.skipif(not find_spec("torch"), reason="no PyTorch"))],
+    "engine", ["numpy", pytest.param("torch", marks=pytest.mark.skipif(not find_spec("torch"), reason="no PyTorch"))]
 )
 
 LAYER = """\
@@ -211,14 +210,7 @@ INDEXED = "x = torch.rand(4, 3, requires_grad=True)\ny = torch.index_select(x, 0
 
 @engines
 @pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (
-            KINK,
-            "(2 of 3 elements, 1 at a kink left out)",
-        ),
-        (INDEXED, "its backward is right for x"),
-    ],
+    ("text", "said"), [(KINK, "(2 of 3 elements, 1 at a kink left out)"), (INDEXED, "its backward is right for x")]
 )
 def test_check_node_leaves_kinks_and_integers_out(debug: Run, engine: str, text: str, said: str) -> None:
     done = debug(
@@ -240,10 +232,7 @@ def test_check_node_says_plainly_where_it_cannot(debug: Run, engine: str, text: 
     script = f"import torch\ntorch.manual_seed(0)\nx = torch.arange(1.0, 9.0).requires_grad_()\n{text}\n"
     last = script.count("\n")
     done = debug(
-        script + "y.sum().backward()\n",
-        f"until kind == 'produced' and line == {last}; check-node",
-        "--engine",
-        engine,
+        script + "y.sum().backward()\n", f"until kind == 'produced' and line == {last}; check-node", "--engine", engine
     )
     assert done.returncode == 2
     assert said in done.stderr.splitlines()[-1] or said in done.stderr, done.stderr
@@ -272,10 +261,7 @@ def test_check_node_refuses_a_random_op_and_leaves_the_random_numbers_alone(debu
 
 
 def test_check_node_needs_a_script_that_waits(tmp_path: Path) -> None:
-    with (
-        open_trace(lesson(tmp_path, CUBE)) as trace,
-        pytest.raises(CommandError, match="it needs a script that waits"),
-    ):
+    with open_trace(lesson(tmp_path, CUBE)) as trace, pytest.raises(CommandError, match="it needs a script that waits"):
         obey(Session(trace), "check-node")
 
 

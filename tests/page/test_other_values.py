@@ -263,9 +263,7 @@ def assert_near(computed: Any, told: Any) -> None:
 
 
 def test_each_row_has_a_program() -> None:
-    assert rows().keys() - ROWS == {
-        "contiguous",
-    }  # recordings name them mm and clone, or not at all
+    assert rows().keys() - ROWS == {"contiguous"}  # recordings name them mm and clone, or not at all
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -594,10 +592,7 @@ def test_a_page_that_computes_other_numbers_than_were_recorded_offers_nothing(
     ("program", "reason"),
     [
         ("x[:, torch.tensor([1, 0])]", "the trace does not tell which elements"),
-        (
-            "x[torch.tensor([1, 0])]",
-            "the trace does not tell which elements",
-        ),  # of a square: it may be x[:, i]
+        ("x[torch.tensor([1, 0])]", "the trace does not tell which elements"),  # of a square: it may be x[:, i]
         ("x[x > 1]", "the trace does not tell which elements"),
         ("F.dropout(x * torch.zeros(2, 2)).relu()", "the trace does not tell which elements of"),
         ("F.binary_cross_entropy_with_logits(x, x.detach(), pos_weight=torch.ones(2))", "is no call"),
@@ -625,17 +620,7 @@ def test_a_side_of_where_that_is_a_number_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        "1e999",
-        "alpha=1e999",
-        "alpha={1}",
-        "alpha=1j",
-        "alpha=b'x'",
-        "(" * 150,
-        "1,2,3,4",
-        "...",
-        "alpha=10**9",
-    ],
+    ["1e999", "alpha=1e999", "alpha={1}", "alpha=1j", "alpha=b'x'", "(" * 150, "1,2,3,4", "...", "alpha=10**9"],
 )
 def test_arguments_that_are_no_plain_numbers_are_refused(
     arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1329,10 +1329,7 @@ def test_a_page_tells_frozen_modules_and_what_records_no_graph(traced: Callable,
     model = Tuned()
     page = opened(traced(lambda: model(torch.ones(2, 4)).sum().backward()))
     told = page.boxes().values()
-    assert [lines[0] for lines in told if "frozen" in lines] in (
-        ["0 · Linear"],
-        ["frozen · Sequential"],
-    )
+    assert [lines[0] for lines in told if "frozen" in lines] in (["0 · Linear"], ["frozen · Sequential"])
     passive = page.tab.locator("#nodes .group.place.passive").all_text_contents()
     assert sorted(text.split()[0] for text in passive) == ["add", "cos", "exp", "to"]
     assert page.count("#nodes .group.place:not(.passive)") > 0

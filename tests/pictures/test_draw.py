@@ -183,11 +183,7 @@ def middles(document: str) -> dict[str, tuple[float, float]]:
 @pytest.mark.parametrize("engine", ["dot", "embedded"])
 @pytest.mark.parametrize("program", [network, several_paths, detached])
 def test_a_grad_fn_stands_to_the_right_of_its_op_in_one_row(
-    program: Callable,
-    engine: str,
-    traced: Traced,
-    monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
+    program: Callable, engine: str, traced: Traced, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     if engine == "dot":
         request.getfixturevalue("system_dot")
@@ -244,12 +240,7 @@ def test_modules_are_drawn_as_clusters_within_one_another(traced: Traced) -> Non
     with traced(network) as trace:
         document = svg(build(trace))
     clusters = [texts(cluster) for cluster in elements(document, "cluster").values()]
-    assert sorted(clusters) == [
-        ["0 · Linear"],
-        ["1 · ReLU"],
-        ["2 · Linear"],
-        ["net · Sequential"],
-    ]
+    assert sorted(clusters) == [["0 · Linear"], ["1 · ReLU"], ["2 · Linear"], ["net · Sequential"]]
 
 
 def test_a_leaf_that_is_used_again_far_below_is_drawn_there_once_more() -> None:
@@ -344,10 +335,7 @@ def test_a_png_has_ink(traced: Traced, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        (
-            "graph",
-            "graph has no known ending: use one of .svg .png .pdf .dot .mmd .json .html",
-        ),
+        ("graph", "graph has no known ending: use one of .svg .png .pdf .dot .mmd .json .html"),
         ("graph.gif", "graph.gif has no known ending"),
         ("nowhere/graph.svg", "there is no directory nowhere"),
     ],

@@ -188,10 +188,7 @@ def test_the_dark_theme_has_light_ink_on_dark(traced: Traced, tmp_path: Path, gr
     ("options", "said"),
     [
         (["--around", "yy"], "there is no node 'yy' in this graph: did you mean 'y'?"),
-        (
-            ["--around", "§"],
-            "there is no node '§' in this graph: give a name, an id such as t3, or FILE:LINE",
-        ),
+        (["--around", "§"], "there is no node '§' in this graph: give a name, an id such as t3, or FILE:LINE"),
         (["--from", "x"], "--from and --to go together: give the start and the end of the paths"),
         (["--from", "y", "--to", "q"], "no path leads from 'y' to 'q' in this graph"),
         (["--unfold", "nothing"], "there is no scope 'nothing' in this graph"),

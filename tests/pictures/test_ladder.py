@@ -74,9 +74,7 @@ def test_where_graphviz_gives_up_things_stand_in_rows_and_the_picture_says_why(g
     assert set(elements(document, "node")) >= set(chain(20).nodes)
 
 
-def test_without_any_graphviz_things_stand_in_rows_and_the_picture_says_why(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_any_graphviz_things_stand_in_rows_and_the_picture_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "_EMBEDDED", replace(layout._EMBEDDED, find=lambda: None))
     assert "placed in rows: graphviz-pure is not installed<" in svg(chain(20))
 

@@ -147,8 +147,7 @@ class TestWhatGoesWrong:
 
     @needs_sh
     @pytest.mark.parametrize(
-        "script",
-        ["kill -SEGV $$", "exit 3", "echo 'Format: \"svg\" not recognized. Use one of:' >&2; exit 1"],
+        "script", ["kill -SEGV $$", "exit 3", "echo 'Format: \"svg\" not recognized. Use one of:' >&2; exit 1"]
     )
     def test_for_a_dot_that_fails_the_embedded_engine_draws(self, fake_dot, script):
         fake_dot(script)
@@ -263,13 +262,7 @@ class TestPng:
     def test_text_is_drawn_on_a_machine_without_fonts(self, monkeypatch):
         bare = functools.partial(resvg_py.svg_to_bytes, skip_system_fonts=True)
         monkeypatch.setattr(resvg_py, "svg_to_bytes", bare)
-        for family in (
-            "Times,serif",
-            "Helvetica,sans-Serif",
-            "Courier,monospace",
-            "DejaVu Sans",
-            "No Such Font",
-        ):
+        for family in ("Times,serif", "Helvetica,sans-Serif", "Courier,monospace", "DejaVu Sans", "No Such Font"):
             pictures = {to_png(drawing(text, family)) for text in ("", "grad", "∂", "∇", "ℒ")}
             assert len(pictures) == 5, family
 

@@ -49,10 +49,7 @@ def test_an_operator_is_written_with_dots_for_its_tensor(op: str, args: str, wor
     ids=["graph", "textbook"],
 )
 def test_pictures_say_a_subtraction_from_a_number_as_the_source_does(
-    gradviz_here: Callable[..., CompletedProcess[str]],
-    tmp_path: Path,
-    options: tuple[str, ...],
-    boxes: list[str],
+    gradviz_here: Callable[..., CompletedProcess[str]], tmp_path: Path, options: tuple[str, ...], boxes: list[str]
 ) -> None:
     (tmp_path / "run.py").write_text(PROGRAM, encoding="utf-8")
     gradviz_here("trace", "--engine", "numpy", "run.py")

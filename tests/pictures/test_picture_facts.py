@@ -136,8 +136,7 @@ def test_a_module_whose_result_nothing_reads_tells_its_shape(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "step"),
-    [("SGD", "[1, 2] − 0.1 · [3, -1]"), ("Adam", "[1, 2] − 0.1 · [3, -1] / (√[9, 1] + 1e-8)")],
+    ("optimizer", "step"), [("SGD", "[1, 2] − 0.1 · [3, -1]"), ("Adam", "[1, 2] − 0.1 · [3, -1] / (√[9, 1] + 1e-8)")]
 )
 def test_a_leaf_tells_the_numbers_of_the_step_that_made_it(tmp_path: Path, optimizer: str, step: str) -> None:
     with gradviz.record(tmp_path / "p.gradviz"):

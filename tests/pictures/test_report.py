@@ -176,9 +176,7 @@ def test_a_run_without_steps_says_so_where_changes_would_be(reported: Callable[[
 
 
 @pytest.mark.slow
-def test_a_leaf_that_no_optimizer_changes_is_not_said_to_have_unknown_changes(
-    reported: Callable[[str], str],
-) -> None:
+def test_a_leaf_that_no_optimizer_changes_is_not_said_to_have_unknown_changes(reported: Callable[[str], str]) -> None:
     page = reported(
         STALE.replace("(w ** 2)", "(w * x)").replace("for step", "x = torch.ones(2, requires_grad=True)\nfor step")
     )

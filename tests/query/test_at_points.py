@@ -76,12 +76,7 @@ def _run(tmp_path: Path, source: str) -> Path:
         ("[0.0, 0.0]", "w.norm()", ["for zeros: 0"], ["for zeros: 0"]),
         ("[[0.0, 0.0]]", "w.norm(dim=1)", ["for zeros: 0"], ["for zeros: 0"]),
         ("[2.0, 2.0]", "w.std()", ["for equal elements: 0"], ["for equal elements: 0"]),
-        (
-            "[2.0, 2.0]",
-            "w.amax()",
-            ["for equal elements: "],
-            ["for equal elements: "],
-        ),  # it depends on how many
+        ("[2.0, 2.0]", "w.amax()", ["for equal elements: "], ["for equal elements: "]),  # it depends on how many
         ("[2.5, 1.0]", "w.clamp(min=2.5)", ["at 2.5: 1"], []),
         ("[2.5, 1.0]", "w.clamp(-1.0, 2.5)", ["at 2.5: 1"], []),
         ("[0.0, 1.0]", "w.pow(0.5)", ["at 0: ∞"], []),

@@ -214,8 +214,7 @@ def naive(trace: Trace) -> list[dict[str, Any]]:
     scopes: list[int] = []
     states = trace.states
     rows = zip(
-        *(column.tolist() for column in (states.events, states.tensors, states.flags, states.versions)),
-        strict=True,
+        *(column.tolist() for column in (states.events, states.tensors, states.flags, states.versions)), strict=True
     )
     told_at: dict[int, list[tuple[int, int, int]]] = {}
     for at, *state in rows:

@@ -49,12 +49,7 @@ def test_a_module_of_several_layers_names_its_last_result(tmp_path: Path) -> Non
         for _ in range(2):
             out = model(torch.ones(4, 2))
     assert out.requires_grad
-    assert [name for op, name in named(tmp_path / "run.gradviz") if op == "addmm"] == [
-        None,
-        "out",
-        None,
-        "out",
-    ]
+    assert [name for op, name in named(tmp_path / "run.gradviz") if op == "addmm"] == [None, "out", None, "out"]
 
 
 def test_a_loop_names_the_result_of_every_turn(tmp_path: Path) -> None:
@@ -304,11 +299,7 @@ def test_what_a_function_writes_to_has_not_the_name_of_what_it_returns(tmp_path:
 def test_an_op_of_a_derivative_is_called_by_what_it_computes(tmp_path: Path) -> None:
     program = "x = torch.tensor(3.0, requires_grad=True)\ny = x ** 3\n"
     program += "(g,) = torch.autograd.grad(y, x, create_graph=True)\n"
-    assert labels(tmp_path, program) == [
-        "gradient of y",
-        "pow(x, exponent=2)",
-        "mul(pow(x, exponent=2), 3.0)",
-    ]
+    assert labels(tmp_path, program) == ["gradient of y", "pow(x, exponent=2)", "mul(pow(x, exponent=2), 3.0)"]
 
 
 def test_what_a_module_gives_is_called_by_it(tmp_path: Path) -> None:
@@ -335,14 +326,7 @@ def test_a_call_in_a_name_can_be_asked_for(tmp_path: Path) -> None:
     labels(tmp_path, program)
     with open_trace(tmp_path / "p.gradviz") as trace:
         query = Query(trace)
-        for label in (
-            "torch.tensor(2.0)",
-            "pow(x, exponent=2)",
-            "p[1]",
-            "p[:, 1]",
-            "p.data",
-            "log_softmax(p, dim=1)",
-        ):
+        for label in ("torch.tensor(2.0)", "pow(x, exponent=2)", "p[1]", "p[:, 1]", "p.data", "log_softmax(p, dim=1)"):
             assert query.labels.of(query.labels.tensor_called(label, trace.count)) == label
 
 

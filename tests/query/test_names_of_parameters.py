@@ -124,10 +124,7 @@ def test_a_function_of_the_program_that_is_called_like_a_librarys_has_its_own_or
     with gradviz.record(tmp_path / "run.gradviz"):
         own = _Own(torch)
         linear(torch.ones(4, 3), own.layers[0].bias, own.layers[0].weight).sum().backward()
-    assert names_of_leaves(tmp_path / "run.gradviz") == {
-        "own.layers[0].weight": (3, 3),
-        "own.layers[0].bias": (3,),
-    }
+    assert names_of_leaves(tmp_path / "run.gradviz") == {"own.layers[0].weight": (3, 3), "own.layers[0].bias": (3,)}
 
 
 def test_numbers_among_the_arguments_are_no_tensors(torch: Any, tmp_path: Path) -> None:

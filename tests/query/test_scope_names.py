@@ -57,8 +57,7 @@ TWICE = re.compile(r"(Tiny|blocks\.\d|attn|qkv)[./\w]*[./]\1\b")
 
 holders = pytest.mark.parametrize("holder", HOLDERS)
 engines = pytest.mark.parametrize(
-    "engine",
-    ["numpy", pytest.param("torch", marks=pytest.mark.skipif(not find_spec("torch"), reason="no PyTorch"))],
+    "engine", ["numpy", pytest.param("torch", marks=pytest.mark.skipif(not find_spec("torch"), reason="no PyTorch"))]
 )
 
 

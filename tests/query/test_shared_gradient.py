@@ -11,10 +11,7 @@ import pytest
 import gradviz
 from gradviz.events.kinds import Accumulated
 
-ENGINES = [
-    pytest.param("gradviz.engine", id="numpy"),
-    pytest.param("torch", id="torch", marks=pytest.mark.torch),
-]
+ENGINES = [pytest.param("gradviz.engine", id="numpy"), pytest.param("torch", id="torch", marks=pytest.mark.torch)]
 
 
 @pytest.fixture(params=ENGINES)

@@ -17,14 +17,8 @@ CURES = {
     "ranks-steps": ("range(3 - rank)", "range(2)"),
     "ranks-start": ("torch.manual_seed(rank)\n", "torch.manual_seed(0)\n"),
     "ranks-unreduced": ("    optimizer.step()", f"{_AVERAGING}    optimizer.step()"),
-    "ranks-apart": (
-        "    dist.all_reduce(model.weight.grad)\n    model.weight.grad /= world\n",
-        _AVERAGING,
-    ),
-    "ranks-sum": (
-        "dist.all_reduce(p.grad)",
-        "dist.all_reduce(p.grad)\n        p.grad /= dist.get_world_size()",
-    ),
+    "ranks-apart": ("    dist.all_reduce(model.weight.grad)\n    model.weight.grad /= world\n", _AVERAGING),
+    "ranks-sum": ("dist.all_reduce(p.grad)", "dist.all_reduce(p.grad)\n        p.grad /= dist.get_world_size()"),
     "ranks-clip": (
         "    norm = torch.stack([part.norm() for part in parts]).norm()\n",
         "    norm = torch.stack([part.norm() for part in parts]).norm() ** 2\n"

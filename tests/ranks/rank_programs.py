@@ -207,12 +207,7 @@ def tensors_in_parts() -> None:
 def a_sequence_in_parts() -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard
-    from torch.distributed.tensor.parallel import (
-        ColwiseParallel,
-        RowwiseParallel,
-        SequenceParallel,
-        parallelize_module,
-    )
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 
     torch.manual_seed(0)
     net = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 6), nn.Linear(6, 4))

@@ -66,12 +66,7 @@ def record_programs(folder: Path, ranks: int, *names: str) -> subprocess.Complet
         str(folder), *names,
     ]  # fmt: skip
     loopback = "lo0" if sys.platform == "darwin" else "lo"
-    environment = {
-        **os.environ,
-        "PYTHON_EXEC": python(),
-        "OMP_NUM_THREADS": "1",
-        "GLOO_SOCKET_IFNAME": loopback,
-    }
+    environment = {**os.environ, "PYTHON_EXEC": python(), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": loopback}
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
 
 

@@ -165,10 +165,7 @@ def test_a_page_of_ranks_is_that_of_the_first_finding_with_what_differs(run: Pat
     assert [view["pass"] for view in views] == [1, 3, 2]
     apart = {node["name"]: node["apart"] for node in views[0]["nodes"] if node.get("apart") and "name" in node}
     assert apart["w"] == [".grad on rank 1: [1.75, 1.667]", ".grad on rank 0: [2, 2]"]
-    assert {node["op"] for node in views[0]["nodes"] if node.get("apart") == ["only on rank 1"]} >= {
-        "log",
-        "sub",
-    }
+    assert {node["op"] for node in views[0]["nodes"] if node.get("apart") == ["only on rank 1"]} >= {"log", "sub"}
 
 
 # Rank 1 writes to a parameter before it trains.

@@ -68,10 +68,7 @@ def _outcome(query: Query, number: int) -> str:
 
 def table(found: dict[str, dict[str, dict[str, int]]]) -> str:
     """The table of the page."""
-    rows = [
-        "| programs | passes | give what was recorded | differ | are refused |",
-        "|-|-|-|-|-|",
-    ]
+    rows = ["| programs | passes | give what was recorded | differ | are refused |", "|-|-|-|-|-|"]
     for name, told in found.items():
         counts: Counter[str] = sum((Counter(one) for one in told.values()), Counter())
         share = 100 * counts[EQUAL] / counts.total()

@@ -139,12 +139,7 @@ def reflected_operators() -> None:
 def images() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(
-        nn.Conv2d(1, 3, 3),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.AdaptiveMaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(12, 2),
+        nn.Conv2d(1, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.AdaptiveMaxPool2d(2), nn.Flatten(), nn.Linear(12, 2)
     )
     F.cross_entropy(net(torch.randn(4, 1, 10, 10)), torch.tensor([0, 1, 1, 0])).backward()
 

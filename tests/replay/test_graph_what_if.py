@@ -98,11 +98,7 @@ def test_a_value_that_was_not_kept_is_drawn_before_and_after(tmp_path: Path) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("edit", "told"),
-    [
-        ("q=1", "no tensor is called q"),
-        ("x=", "--set takes NAME=NUMBER"),
-        ("relu@1", "has no relu on line 1"),
-    ],
+    [("q=1", "no tensor is called q"), ("x=", "--set takes NAME=NUMBER"), ("relu@1", "has no relu on line 1")],
 )
 def test_an_edit_of_what_is_not_there_is_refused(tmp_path: Path, edit: str, told: str) -> None:
     assert told in texts(tmp_path, a_product, edit)

@@ -8,17 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.replay.replay_shares import (
-    EQUAL,
-    NOT_EQUAL,
-    ON_ENGINE,
-    PAGE,
-    SMALL,
-    TRAINING,
-    known,
-    outcomes,
-    table,
-)
+from tests.replay.replay_shares import EQUAL, NOT_EQUAL, ON_ENGINE, PAGE, SMALL, TRAINING, known, outcomes, table
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 FOUND = {name: told for programs in known().values() for name, told in programs.items()}

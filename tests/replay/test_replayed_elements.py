@@ -43,8 +43,7 @@ def attention() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("program", "tensor"),
-    [(network, "net.0.weight[3, 0]"), (network, "net.3.weight"), (attention, "q[1, 2, 3]")],
+    ("program", "tensor"), [(network, "net.0.weight[3, 0]"), (network, "net.3.weight"), (attention, "q[1, 2, 3]")]
 )
 def test_why_answers_as_of_a_trace_with_all_elements(
     tmp_path: Path, program: Callable[[], object], tensor: str

@@ -154,15 +154,10 @@ def test_samples_that_depend_on_one_another_are_said_to(path: Path) -> None:
         (lambda w: (w.mean() + w.pow(2).sum()).backward(), "no mean or sum over a batch"),
         (lambda w: (1 / w.exp().mean()).backward(), "no mean or sum over a batch"),
         (lambda w: (w.mean() * w.mean()).backward(), "no mean or sum over a batch"),
-        (
-            lambda w: F.cross_entropy(w, torch.tensor([0, 1]), weight=torch.tensor([1.0, 9.0])).backward(),
-            "weights",
-        ),
+        (lambda w: F.cross_entropy(w, torch.tensor([0, 1]), weight=torch.tensor([1.0, 9.0])).backward(), "weights"),
         (
             lambda w: F.cross_entropy(
-                w * torch.tensor([[1.0], [float("nan")]]),
-                torch.tensor([0, 1]),
-                weight=torch.tensor([1.0, 9.0]),
+                w * torch.tensor([[1.0], [float("nan")]]), torch.tensor([0, 1]), weight=torch.tensor([1.0, 9.0])
             ).backward(),
             "weights",
         ),

@@ -96,9 +96,7 @@ def test_what_the_trace_does_not_have_is_said_in_one_line(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_parameter_that_was_written_to_behind_its_step_is_not_taken_for_what_the_step_made(
-    path: Path,
-) -> None:
+def test_a_parameter_that_was_written_to_behind_its_step_is_not_taken_for_what_the_step_made(path: Path) -> None:
     def program() -> None:
         w = torch.linspace(0, 1, 100).requires_grad_()
         optimizer = torch.optim.SGD([w], lr=0.1)

@@ -121,10 +121,7 @@ def test_of_a_long_run_the_pass_with_the_trouble_is_recorded(tmp_path: Path, mon
         report = check(trace)
         first = next(finding for finding in report.findings if finding.rule == "nonfinite-forward")
         assert first.number == 127
-        assert (
-            "details of 32 passes",
-            "they were left out (--passes all records each)",
-        ) in report.not_checked
+        assert ("details of 32 passes", "they were left out (--passes all records each)") in report.not_checked
 
 
 @pytest.mark.slow

@@ -258,10 +258,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, l
     for way in ("with", "without"):
         path = folder / f"{way}.gradviz"
         done = subprocess.run(
-            [sys.executable, str(folder / "program.py"), str(path), way],
-            capture_output=True,
-            text=True,
-            check=True,
+            [sys.executable, str(folder / "program.py"), str(path), way], capture_output=True, text=True, check=True
         )
         assert done.stderr == ""
         found[way] = json.loads(done.stdout), events_of(path)

@@ -43,10 +43,7 @@ def test_passes_are_chosen_ever_farther_apart() -> None:
     assert chosen == [*range(1, 11), *range(20, 101, 10), *range(200, 1001, 100), *range(2000, 5001, 1000)]
     longer = passes_of("1-250,auto")
     assert str(longer) == "1-250,auto"
-    assert [number for number in range(1, 1001) if number in longer] == [
-        *range(1, 251),
-        *range(300, 1001, 100),
-    ]
+    assert [number for number in range(1, 1001) if number in longer] == [*range(1, 251), *range(300, 1001, 100)]
 
 
 def seen(passes: AutoPasses, is_bad: bool, passes_begun: int) -> None:
@@ -105,18 +102,7 @@ def checked(folder: Path, engine: str, passes: str, steps: int, bad: int) -> str
     """What `check` says of the program that makes a NaN in one step."""
     (folder / "train.py").write_text(PROGRAM.format(steps=steps, bad=bad))
     gradviz_of = [python(), "-m", "gradviz"]
-    traced = [
-        *gradviz_of,
-        "trace",
-        "-q",
-        "--engine",
-        engine,
-        "--passes",
-        passes,
-        "-o",
-        "run.gradviz",
-        "train.py",
-    ]
+    traced = [*gradviz_of, "trace", "-q", "--engine", engine, "--passes", passes, "-o", "run.gradviz", "train.py"]
     subprocess.run(traced, cwd=folder, check=True)
     told = subprocess.run([*gradviz_of, "check", "run.gradviz"], cwd=folder, capture_output=True, text=True)
     return " ".join(told.stdout.split())
@@ -150,14 +136,9 @@ def test_what_a_nan_is_followed_by_is_recorded_in_detail(tmp_path: Path, written
         assert [one.number for one in trace.passes if one.recorded] == [*range(1, 11), 19, 20, 21, 30]
 
 
-def test_while_another_program_holds_the_file_a_run_goes_on_and_passes_are_chosen_later(
-    tmp_path: Path,
-) -> None:
+def test_while_another_program_holds_the_file_a_run_goes_on_and_passes_are_chosen_later(tmp_path: Path) -> None:
     path = tmp_path / "run.gradviz"
-    with (
-        record(path, passes="auto") as recording,
-        closing(sqlite3.connect(path, isolation_level=None)) as other,
-    ):
+    with record(path, passes="auto") as recording, closing(sqlite3.connect(path, isolation_level=None)) as other:
         recorder = recording.recorder
         assert recorder is not None
         w = engine.ones(2, requires_grad=True)
@@ -208,10 +189,7 @@ def test_a_step_by_hand_behind_a_pass_that_is_left_out_is_not_missed(tmp_path: P
         pytest.importorskip("torch")
     (tmp_path / "train.py").write_text(BY_HAND)
     run(
-        Target(str(tmp_path / "train.py"), False, []),
-        tmp_path / "run.gradviz",
-        engine=engine,
-        passes=passes_of(passes),
+        Target(str(tmp_path / "train.py"), False, []), tmp_path / "run.gradviz", engine=engine, passes=passes_of(passes)
     )
     assert [str(found) for found in check(tmp_path / "run.gradviz").at_least("warning")] == []
 

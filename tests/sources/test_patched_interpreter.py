@@ -56,11 +56,7 @@ def test_a_program_that_patches_the_interpreter_runs_as_without_the_recorder(nam
     environment = {**os.environ, "GRADVIZ_DEBUG": "", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     plain, traced = (
         subprocess.run(
-            [sys.executable, *command, "job.py"],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
+            [sys.executable, *command, "job.py"], cwd=tmp_path, env=environment, capture_output=True, text=True
         )
         for command in ([], ["-m", "gradviz", "trace"])
     )
@@ -74,9 +70,6 @@ def test_a_program_that_patches_the_interpreter_runs_as_without_the_recorder(nam
     ]
     assert len(stopped) <= 1
     opened = subprocess.run(
-        [sys.executable, "-m", "gradviz", "info", "job.gradviz"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
+        [sys.executable, "-m", "gradviz", "info", "job.gradviz"], cwd=tmp_path, env=environment, capture_output=True
     )
     assert opened.returncode == 0

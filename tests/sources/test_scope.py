@@ -15,10 +15,7 @@ from gradviz.graph.build import build
 from gradviz.query import Query
 from gradviz.tracefile import Trace
 
-ENGINES = [
-    pytest.param("gradviz.engine", id="numpy"),
-    pytest.param("torch", id="torch", marks=pytest.mark.torch),
-]
+ENGINES = [pytest.param("gradviz.engine", id="numpy"), pytest.param("torch", id="torch", marks=pytest.mark.torch)]
 
 
 @pytest.fixture(params=ENGINES)
@@ -106,12 +103,7 @@ def test_gradients_inside_are_those_of_a_whole_recording(torch: Any, record: Rec
             ]
         )
     assert flows[0] == flows[1]
-    assert [name for name, _ in flows[0]] == 2 * [
-        "MulBackward0",
-        "TanhBackward0",
-        "AddmmBackward0",
-        "TBackward0",
-    ]
+    assert [name for name, _ in flows[0]] == 2 * ["MulBackward0", "TanhBackward0", "AddmmBackward0", "TBackward0"]
 
 
 def test_every_leaf_has_its_gradient_inside_or_not(torch: Any, record: Record) -> None:

@@ -57,9 +57,7 @@ def traced(tmp_path: Path, gradviz_here: Callable[..., subprocess.CompletedProce
 
 
 def test_all_else_is_as_without(
-    traced: Callable[..., Trace],
-    tmp_path: Path,
-    gradviz_here: Callable[..., subprocess.CompletedProcess[str]],
+    traced: Callable[..., Trace], tmp_path: Path, gradviz_here: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     with traced() as plain, traced("--aten", name="aten") as trace:
         assert (tmp_path / "run.txt").read_text() == (tmp_path / "aten.txt").read_text()

@@ -402,10 +402,7 @@ def test_a_view_of_a_leaf_without_grad_mode_is_not_listed_beside_it(both: Both) 
         (w * of_data).sum().backward()
 
     _, trace = both(program)
-    assert [(leaf.name, leaf.has_grad) for leaf in leaves(Query(trace))] == [
-        ("w", True),
-        ("of_data", True),
-    ]
+    assert [(leaf.name, leaf.has_grad) for leaf in leaves(Query(trace))] == [("w", True), ("of_data", True)]
 
 
 def test_no_view_of_a_leaf_stands_in_the_table_of_leaves(both: Both) -> None:

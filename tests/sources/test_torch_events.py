@@ -211,9 +211,7 @@ def test_every_optimizer_is_told_with_the_values_it_left(record: Record, name: s
     assert [event.op for event in of(trace, OpRan)] == ["mul", "sum"]
 
 
-def test_a_grad_made_with_create_graph_has_its_own_node_and_a_second_pass_begins_there(
-    record: Record,
-) -> None:
+def test_a_grad_made_with_create_graph_has_its_own_node_and_a_second_pass_begins_there(record: Record) -> None:
     def program() -> None:
         x = torch.tensor(5.0, requires_grad=True)
         (x**3).backward(create_graph=True)

@@ -267,10 +267,7 @@ SHOWN = {"program_lines.Places.without_ours"}  # without it, tracebacks have fra
 
 def functions_of(module: types.ModuleType) -> Iterator[tuple[str, Any]]:
     """The functions and methods of a module, the innermost of those that are decorated."""
-    owners = [
-        module,
-        *(c for c in vars(module).values() if isinstance(c, type) and c.__module__ == module.__name__),
-    ]
+    owners = [module, *(c for c in vars(module).values() if isinstance(c, type) and c.__module__ == module.__name__)]
     for owner in owners:
         for name, value in vars(owner).items():
             value = value.fget if isinstance(value, property) else value
@@ -356,12 +353,7 @@ def test_the_program_does_not_notice_a_listener_that_fails(event: str, tmp_path:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "fails",
-    [
-        "forward.Forward._tell",
-        "recording.prepare_dynamo",
-        "backward.Pass._watch",
-        "module_scopes.Scopes._name_all",
-    ],
+    ["forward.Forward._tell", "recording.prepare_dynamo", "backward.Pass._watch", "module_scopes.Scopes._name_all"],
 )
 def test_a_script_whose_recorder_fails_ends_as_without(fails: str, tmp_path: Path, gradviz: Callable[..., Any]) -> None:
     program = f"""

@@ -162,10 +162,7 @@ except RuntimeError:
 def test_the_row_of_a_version_is_made_of_what_was_printed() -> None:
     page = "| PyTorch |\n|-|\n| 2.8.0 | old |\n| 2.13.0 | old |\nafter\n"
     row = row_of(
-        "2.8.0",
-        "2026-11-28",
-        "= 1234 passed, 5 skipped in 3 s =",
-        "52 of 52 programs are recorded as they are",
+        "2.8.0", "2026-11-28", "= 1234 passed, 5 skipped in 3 s =", "52 of 52 programs are recorded as they are"
     )
     assert row == "| 2.8.0 | 2026-11-28 | 1,234 | 5 | 52 of 52 |\n"
     assert with_row(page, row) == page.replace("| 2.8.0 | old |\n", row)

@@ -138,12 +138,7 @@ def torchrun(folder: Path, *program: str) -> tuple[int, str]:
         "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1", *program,
     ]  # fmt: skip
     loopback = "lo0" if sys.platform == "darwin" else "lo"
-    environment = {
-        **os.environ,
-        "PYTHON_EXEC": python(),
-        "GLOO_SOCKET_IFNAME": loopback,
-        "OMP_NUM_THREADS": "1",
-    }
+    environment = {**os.environ, "PYTHON_EXEC": python(), "GLOO_SOCKET_IFNAME": loopback, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as running:
@@ -163,10 +158,7 @@ def test_each_rank_writes_its_trace_and_trains_as_untraced(
     assert traced == plain
     assert plain[0][:3] != plain[1][:3]  # each has its own batches
     assert plain[0][3:] == plain[1][3:]  # and all have the same weights
-    assert sorted(path.name for path in tmp_path.glob("*.gradviz")) == [
-        "train.rank0.gradviz",
-        "train.rank1.gradviz",
-    ]
+    assert sorted(path.name for path in tmp_path.glob("*.gradviz")) == ["train.rank0.gradviz", "train.rank1.gradviz"]
     for rank in range(2):
         with gradviz.open(tmp_path / f"train.rank{rank}.gradviz") as trace:
             assert trace.meta["ended"] == "ok"

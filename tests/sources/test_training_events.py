@@ -9,23 +9,13 @@ from typing import Any
 
 import pytest
 
-from gradviz.events.kinds import (
-    GradRead,
-    GradsClipped,
-    GraphsAlive,
-    NumberRead,
-    OptimizerHolds,
-    RequiresGradChanged,
-)
+from gradviz.events.kinds import GradRead, GradsClipped, GraphsAlive, NumberRead, OptimizerHolds, RequiresGradChanged
 from gradviz.events.settings_text import SettingsText
 from gradviz.query.query import Query
 from gradviz.sources.script import Target, run
 from gradviz.tracefile import open_trace
 
-ENGINES = [
-    "numpy",
-    pytest.param("torch", marks=pytest.mark.skipif(not find_spec("torch"), reason="no PyTorch")),
-]
+ENGINES = ["numpy", pytest.param("torch", marks=pytest.mark.skipif(not find_spec("torch"), reason="no PyTorch"))]
 
 PROGRAM = """\
 import torch
@@ -80,10 +70,7 @@ def test_an_optimizer_tells_what_it_holds_when_it_is_made_and_when_that_changes(
 def test_a_function_that_clips_tells_which_gradients_there_are(events: Any) -> None:
     of, name, line = events
     told = of(GradsClipped)
-    assert [(event.how, line(event)) for event in told[:2]] == [
-        ("clip_grad_norm_", 8),
-        ("clip_grad_value_", 12),
-    ]
+    assert [(event.how, line(event)) for event in told[:2]] == [("clip_grad_norm_", 8), ("clip_grad_value_", 12)]
     assert [[name(tensor) for tensor in event.tensors] for event in told[:2]] == [[], ["model.weight"]]
 
 

@@ -199,18 +199,7 @@ def test_the_table_has_nothing_that_reads_files_or_calls_what_it_is_given() -> N
     found = functions_of(torch)
     assert len(found) > 800
     assert found["torch.add"] is torch.add
-    forbidden = {
-        "load",
-        "save",
-        "apply_",
-        "map_",
-        "map2_",
-        "from_file",
-        "set_",
-        "numpy",
-        "__reduce_ex__",
-        "empty",
-    }
+    forbidden = {"load", "save", "apply_", "map_", "map2_", "from_file", "set_", "numpy", "__reduce_ex__", "empty"}
     assert not {name.partition(".")[2] for name in NAMES} & forbidden
 
 

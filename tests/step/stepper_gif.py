@@ -43,12 +43,7 @@ def drawn(session: Session) -> str:
     """A screen as SVG, in the fonts that gradviz brings."""
     width, height = SIZE
     console = Console(
-        record=True,
-        width=width,
-        height=height,
-        file=io.StringIO(),
-        force_terminal=True,
-        color_system="truecolor",
+        record=True, width=width, height=height, file=io.StringIO(), force_terminal=True, color_system="truecolor"
     )
     console.print(Screen(session), end="")
     svg = console.export_svg(title="gradviz step quickstart.gradviz")

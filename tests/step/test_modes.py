@@ -77,10 +77,7 @@ def test_a_trace_of_one_mode_has_nothing_to_compare(tmp_path: Path) -> None:
 
 def test_tangents_without_a_pass_have_nothing_beside_them(tmp_path: Path) -> None:
     text = "from gradviz.engine import func\nfunc.jvp(torch.sin, (torch.tensor(1.0),), (torch.tensor(1.0),))\n"
-    with (
-        open_trace(lesson(tmp_path, text)) as trace,
-        pytest.raises(NothingToCompare, match="no backward pass went"),
-    ):
+    with open_trace(lesson(tmp_path, text)) as trace, pytest.raises(NothingToCompare, match="no backward pass went"):
         obey(Session(trace), "compare")
 
 
@@ -90,8 +87,7 @@ OPS = ("h * x", "torch.sin(h)", "h + x", "torch.tanh(h) * h", "torch.exp(-h * h)
 @pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
-    st.lists(st.sampled_from(OPS), min_size=1, max_size=5),
-    st.lists(st.floats(-1, 1, width=32), min_size=2, max_size=2),
+    st.lists(st.sampled_from(OPS), min_size=1, max_size=5), st.lists(st.floats(-1, 1, width=32), min_size=2, max_size=2)
 )
 def test_tangent_times_gradient_is_the_same_at_both_ends(
     tmp_path_factory: pytest.TempPathFactory, ops: list[str], direction: list[float]

@@ -38,10 +38,7 @@ Trace = Callable[[str], Path]
 
 
 @pytest.fixture(
-    params=[
-        "numpy",
-        pytest.param("torch", marks=pytest.mark.skipif(not find_spec("torch"), reason="no PyTorch")),
-    ]
+    params=["numpy", pytest.param("torch", marks=pytest.mark.skipif(not find_spec("torch"), reason="no PyTorch"))]
 )
 def traced(request: pytest.FixtureRequest, tmp_path: Path) -> Trace:
     def trace(program: str) -> Path:

@@ -75,10 +75,7 @@ def stepped(run: Path, text: str, *options: str) -> list[str]:
     """The lines that the stepper prints after commands, in columns of 90 characters."""
     command = [python(), "-m", "gradviz", "step", str(run), "--commands", text, *options]
     done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": str(90 * len([*run.iterdir()]))},
+        command, capture_output=True, text=True, env={**os.environ, "COLUMNS": str(90 * len([*run.iterdir()]))}
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -211,9 +208,7 @@ def test_keys_move_all_ranks_and_look_into_one(terminal: Callable[[str, int, int
     assert stepper.restored()
 
 
-def test_where_there_is_no_room_for_all_ranks_one_can_be_chosen(
-    terminal: Callable[[str, int, int], Any],
-) -> None:
+def test_where_there_is_no_room_for_all_ranks_one_can_be_chosen(terminal: Callable[[str, int, int], Any]) -> None:
     stepper = terminal("even", 100, 30)
     stepper.wait("1 more: widen the terminal to 146 columns, or look into one, as in :rank 1")
     stepper.press(":rank 2\r", r"^ rank 2 · collective 0 of 24 *\n")

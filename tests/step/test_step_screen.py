@@ -68,10 +68,7 @@ def test_a_small_graph_is_drawn_with_the_present_edges_heavy(tmp_path: Path) -> 
             "  ○─╯  AccumulateGrad of x"
         )
         obey(session, 'until kind == "accumulated"')
-        assert graph(session).splitlines()[-2:] == [
-            "  ┃ ┃  ↓ 0.6 + 1",
-            "  ◉━┛  AccumulateGrad of x  ∂z/∂x = 1.6",
-        ]
+        assert graph(session).splitlines()[-2:] == ["  ┃ ┃  ↓ 0.6 + 1", "  ◉━┛  AccumulateGrad of x  ∂z/∂x = 1.6"]
 
 
 def test_a_forward_op_is_drawn_below_what_led_to_it(tmp_path: Path) -> None:
@@ -205,13 +202,7 @@ def test_a_wide_screen_explains_without_being_asked(tmp_path: Path) -> None:
         session = Session(trace)
         obey(session, 'until kind == "produced" and grad_fn == "PowBackward0"')
         shown = "\n".join(line.plain for line in Screen(session).lines(200, 60))
-        for part in (
-            "── graph ",
-            "── why ",
-            "── leaves ",
-            "the chain rule for x ** 2",
-            "events of this pass",
-        ):
+        for part in ("── graph ", "── why ", "── leaves ", "the chain rule for x ** 2", "events of this pass"):
             assert part in shown
 
 

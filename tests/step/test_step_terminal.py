@@ -272,11 +272,7 @@ def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it_again(trace: Path, width
     screen = pyte.Screen(width, height)
     stream = pyte.ByteStream(screen)
     shell = pexpect.spawn(
-        "/bin/bash",
-        ["--norc", "-i"],
-        dimensions=(height, width),
-        env=terminal_env(PS1="shell> "),
-        timeout=120,
+        "/bin/bash", ["--norc", "-i"], dimensions=(height, width), env=terminal_env(PS1="shell> "), timeout=120
     )
 
     def wait(pattern: str) -> None:

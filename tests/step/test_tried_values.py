@@ -53,11 +53,7 @@ def test_one_value_is_taken_back_or_all(path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("commands", "told"),
-    [
-        ("set w", "set takes NAME = NUMBER"),
-        ("set q = 1", "no tensor is called q"),
-        ("unset w", "w was not set"),
-    ],
+    [("set w", "set takes NAME = NUMBER"), ("set q = 1", "no tensor is called q"), ("unset w", "w was not set")],
 )
 def test_what_cannot_be_set_is_said(path: Path, commands: str, told: str) -> None:
     assert any(told in line for line in shown(path, commands))

@@ -109,10 +109,7 @@ Answer = Callable[[str, str], str]
 
 
 @pytest.fixture(
-    params=[
-        "numpy",
-        pytest.param("torch", marks=pytest.mark.skipif(not find_spec("torch"), reason="no PyTorch")),
-    ]
+    params=["numpy", pytest.param("torch", marks=pytest.mark.skipif(not find_spec("torch"), reason="no PyTorch"))]
 )
 def traced(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Path]:
     """The trace of a program."""
@@ -187,9 +184,7 @@ def test_what_cuts_a_leaf_off_is_named(answer: Answer) -> None:
     assert "line 4: y.detach()" in told
 
 
-def test_the_nan_is_found_before_the_infinities_and_born_where_no_input_has_one(
-    answer: Answer,
-) -> None:
+def test_the_nan_is_found_before_the_infinities_and_born_where_no_input_has_one(answer: Answer) -> None:
     told = answer(MASKED, "nan; why")
     assert "NaN in p first appears here: no input has one, but s contains infinities" in told
 

@@ -26,10 +26,7 @@ Told = Callable[..., list[str]]
 
 
 @pytest.fixture(
-    params=[
-        "numpy",
-        pytest.param("torch", marks=pytest.mark.skipif(not find_spec("torch"), reason="no PyTorch")),
-    ]
+    params=["numpy", pytest.param("torch", marks=pytest.mark.skipif(not find_spec("torch"), reason="no PyTorch"))]
 )
 def told(request: pytest.FixtureRequest, tmp_path: Path) -> Told:
     def steps(optimizer: str, start: str = "3.0") -> list[str]:

@@ -189,11 +189,7 @@ def test_continue_goes_from_breakpoint_to_breakpoint_and_back(session: Sessions)
     cube = session(CUBE)
     obey(cube, "break log")
     obey(cube, "watch x.grad")
-    assert said(cube, "break").splitlines() == [
-        "Breakpoints",
-        "  1  log (1 event)",
-        "  2  watch x.grad (2 events)",
-    ]
+    assert said(cube, "break").splitlines() == ["Breakpoints", "  1  log (1 event)", "  2  watch x.grad (2 events)"]
     there = []
     for _ in range(3):
         obey(cube, "continue")
@@ -766,10 +762,7 @@ ZEROS = [
         "h = x * 2\ny = torch.relu(h)\n(y * 3).sum().backward()\n",
         "x.grad is 0: ReluBackward0 of torch.relu(h), line 3, gave 0 for an upstream gradient that is not 0",
     ),
-    (
-        "(x * 2).sum().backward()\nx.grad.zero_()\n",
-        "x.grad is 0: it was set to 0 at event 15, line 3: x.grad.zero_()",
-    ),
+    ("(x * 2).sum().backward()\nx.grad.zero_()\n", "x.grad is 0: it was set to 0 at event 15, line 3: x.grad.zero_()"),
     ("y = x * 2 - x - x\ny.sum().backward()\n", "x.grad is 0: the gradients of its paths cancel"),
     ("y = x * 2\ny.backward(torch.zeros(2))\n", "x.grad is 0: the pass began with 0"),
 ]

@@ -39,12 +39,7 @@ COMMANDS = {
     "graph-dot": ["graph", "run.gradviz", "-o", "run.dot"],
     "graph-html": ["graph", "run.gradviz", "-o", "run.html"],
     "graph-json": ["graph", "run.gradviz", "-o", "run.json"],
-    "step": [
-        "step",
-        "run.gradviz",
-        "--commands",
-        "next 3; why; break lesson.py:6; continue; last; where",
-    ],
+    "step": ["step", "run.gradviz", "--commands", "next 3; why; break lesson.py:6; continue; last; where"],
     "why": ["why", "run.gradviz", "w"],
     "diff": ["diff", "run.gradviz", "run.gradviz"],
     "report": ["report", "run.gradviz", "-o", "report.html"],

@@ -33,12 +33,7 @@ for step in range(3):
 MORE = {
     "korean-lesson": ["learn", "leaves", "--lang", "ko", "--commands", "question; show-answer; next; help"],
     "help": ["step", "run.gradviz", "--commands", "help; help why"],
-    "explained": [
-        "step",
-        "run.gradviz",
-        "--commands",
-        "next-backward; why; path w 손실; lanes; leaves; where",
-    ],
+    "explained": ["step", "run.gradviz", "--commands", "next-backward; why; path w 손실; lanes; leaves; where"],
     "usage": ["graph", "--no-such-option"],
     "runs": ["runs", "."],
 }

@@ -106,10 +106,7 @@ def test_no_file_of_tests_needs_unix_to_be_imported() -> None:
         for node in ast.parse(path.read_text(encoding="utf-8")).body
         if isinstance(node, (ast.Import, ast.ImportFrom)) and [*names_of_systems(ast.Module([node], []))]
     }
-    assert imported.keys() == {
-        "without_unix.py",
-        "trial.py",
-    }  # the latter is imported by test_fuzz if it can be
+    assert imported.keys() == {"without_unix.py", "trial.py"}  # the latter is imported by test_fuzz if it can be
 
 
 # --- every command

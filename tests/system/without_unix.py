@@ -58,15 +58,9 @@ HIDDEN_NAMES = {
             *(name for name in dir(signal) if name.startswith("SIG") and name not in _SIGNALS),
         },
     },
-    "macos": {
-        "os": set(_ONLY_LINUX.split()),
-        "signal": {"SIGPWR", "SIGSTKFLT", "SIGRTMIN", "SIGRTMAX", "SIGPOLL"},
-    },
+    "macos": {"os": set(_ONLY_LINUX.split()), "signal": {"SIGPWR", "SIGSTKFLT", "SIGRTMIN", "SIGRTMAX", "SIGPOLL"}},
 }
-HIDDEN_PLACES = {
-    "windows": ("/proc", "/dev/tty", "/dev/fd"),
-    "macos": ("/proc",),
-}
+HIDDEN_PLACES = {"windows": ("/proc", "/dev/tty", "/dev/fd"), "macos": ("/proc",)}
 _real_readlink, _real_listdir = os.readlink, os.listdir
 
 

@@ -36,11 +36,7 @@ def info(gradviz_here: Run) -> Info:
     return lambda: json.loads(gradviz_here("info", "--json").stdout)
 
 
-NEVER_STARTED = {
-    "a syntax error": "x = (\n",
-    "a misspelt module": "import torhc\n",
-    "no tensor": "print('ran')\n",
-}
+NEVER_STARTED = {"a syntax error": "x = (\n", "a misspelt module": "import torhc\n", "no tensor": "print('ran')\n"}
 
 
 @pytest.mark.parametrize("text", NEVER_STARTED.values(), ids=NEVER_STARTED)

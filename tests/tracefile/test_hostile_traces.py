@@ -282,10 +282,7 @@ def test_a_trace_whose_script_is_a_pipe_is_checked_and_not_waited_for(tmp_path: 
         os.mkfifo(script)
         for command in (["check"], ["check", "--format", "json"], ["fix"]):
             done = subprocess.run(
-                [python(), "-m", "gradviz", *command, "script.gradviz"],
-                capture_output=True,
-                text=True,
-                timeout=60,
+                [python(), "-m", "gradviz", *command, "script.gradviz"], capture_output=True, text=True, timeout=60
             )
             assert "stale-gradient" in done.stdout + done.stderr
 
@@ -302,10 +299,7 @@ def test_a_locked_trace_is_called_locked(trace: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_reader_never_holds_the_file(trace: Path) -> None:
-    with (
-        open_trace(trace) as read,
-        closing(sqlite3.connect(trace, timeout=0, isolation_level=None)) as writer,
-    ):
+    with open_trace(trace) as read, closing(sqlite3.connect(trace, timeout=0, isolation_level=None)) as writer:
         for part in ("meta", "events", "states", "passes", "strings", "rules", "forms", "sites", "errors"):
             getattr(read, part)
             writer.execute("BEGIN EXCLUSIVE")
@@ -460,10 +454,7 @@ def test_very_long_texts_of_a_trace_are_shown_by_their_beginning(trace: Path) ->
     with sqlite3.connect(trace) as connection:
         connection.execute("UPDATE strings SET text = ?", ("\n" * 100_000,))
     connection.close()
-    for command in (
-        ["step", str(trace), "--commands", "next 3; info; next-backward; why"],
-        ["check", str(trace)],
-    ):
+    for command in (["step", str(trace), "--commands", "next 3; info; next-backward; why"], ["check", str(trace)]):
         done = invoked(command)
         assert done.exit_code in (0, 1)
         assert len(done.output) < 500_000

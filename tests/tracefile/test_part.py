@@ -303,10 +303,7 @@ def test_passes_that_are_not_in_detail_are_told_as_runs_of_passes(every_tenth: P
 
 @pytest.mark.slow
 def test_a_part_has_the_passes_that_are_not_in_detail(every_tenth: Path, tmp_path: Path) -> None:
-    with (
-        open_trace(recut(every_tenth, tmp_path / "other.gradviz", [7])) as whole,
-        open_trace(every_tenth) as other,
-    ):
+    with open_trace(recut(every_tenth, tmp_path / "other.gradviz", [7])) as whole, open_trace(every_tenth) as other:
         assert whole.pass_numbers == part_of(other).pass_numbers == list(range(1, 42))
         assert whole.passes_in_detail == part_of(other).passes_in_detail == 7
         assert [part_of(other).find_pass(number) for number in whole.pass_numbers] == whole.passes

@@ -228,11 +228,7 @@ def test_only_the_passes_asked_for_are_recorded_in_detail(tmp_path: Path) -> Non
         accumulated = [event for event in trace if isinstance(event, k.Accumulated)]
         grads = [trace.snapshot(event.grad, event.index) for event in accumulated]
         assert [grad.shape for grad in grads] == [(2,)] * 3
-        assert [None if grad.array is None else grad.array.tolist() for grad in grads] == [
-            None,
-            [4.0, 4.0],
-            None,
-        ]
+        assert [None if grad.array is None else grad.array.tolist() for grad in grads] == [None, [4.0, 4.0], None]
 
 
 def test_ops_that_a_backward_runs_in_grad_mode_are_told_with_their_pass(tmp_path: Path) -> None:
@@ -266,10 +262,7 @@ def test_a_leaf_that_cannot_take_in_its_gradient_has_received_it(
         torch.ones(3, requires_grad=True).sum().backward()
     found = events(tmp_path)
     (failed,) = [event for event in found if isinstance(event, k.ErrorRaised)]
-    assert [event.grad_fn for event in found if isinstance(event, k.Received)] == [
-        "SumBackward0",
-        "AccumulateGrad",
-    ]
+    assert [event.grad_fn for event in found if isinstance(event, k.Received)] == ["SumBackward0", "AccumulateGrad"]
     assert failed.node == [event.node for event in found if isinstance(event, k.Received)][-1]
 
 
@@ -598,10 +591,7 @@ def test_a_killed_run_leaves_a_trace_that_lacks_at_most_the_last_fifth_of_a_seco
     program.write_text(ENDLESS)
     path = tmp_path / "run.gradviz"
     process = subprocess.Popen(
-        [sys.executable, str(program), str(path), str(every)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        [sys.executable, str(program), str(path), str(every)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     told = [told_line(process.stdout.readline())]

@@ -117,10 +117,7 @@ ENGINES = [
     pytest.param("numpy"),
     pytest.param(
         "torch",
-        marks=[
-            pytest.mark.torch,
-            pytest.mark.skipif(not find_spec("torch"), reason="PyTorch is not installed"),
-        ],
+        marks=[pytest.mark.torch, pytest.mark.skipif(not find_spec("torch"), reason="PyTorch is not installed")],
     ),
 ]
 

@@ -24,10 +24,7 @@ from gradviz.step.state import Session
 from gradviz.tracefile import Trace
 from gradviz.tracefile import ring as ring_file
 
-ENGINES = [
-    pytest.param("gradviz.engine", id="numpy"),
-    pytest.param("torch", id="torch", marks=pytest.mark.torch),
-]
+ENGINES = [pytest.param("gradviz.engine", id="numpy"), pytest.param("torch", id="torch", marks=pytest.mark.torch)]
 AtEach = Callable[[int, Any], Any]
 
 
@@ -37,12 +34,7 @@ def torch(request: pytest.FixtureRequest) -> Any:
 
 
 def trained(
-    torch: Any,
-    path: Path,
-    steps: int,
-    change: AtEach = lambda step, loss: loss,
-    every: int = 1,
-    **settings: Any,
+    torch: Any, path: Path, steps: int, change: AtEach = lambda step, loss: loss, every: int = 1, **settings: Any
 ) -> tuple[Trace, list[int]]:
     """The trace of a training, and the sizes of its file after each step. `change` may change a loss; the optimizer
     steps after every so many passes."""

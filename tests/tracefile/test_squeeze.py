@@ -33,11 +33,7 @@ numbers = st.lists(st.integers(0, 2**32 - 1), max_size=60).map(lambda found: np.
 
 
 @given(
-    before=numbers,
-    array=numbers,
-    period=st.integers(0, 70),
-    columns=st.integers(0, 7),
-    forgotten=st.integers(0, 60),
+    before=numbers, array=numbers, period=st.integers(0, 70), columns=st.integers(0, 7), forgotten=st.integers(0, 60)
 )
 def test_any_numbers_are_read_as_they_were(
     before: np.ndarray, array: np.ndarray, period: int, columns: int, forgotten: int
@@ -54,10 +50,7 @@ def test_numbers_that_look_at_others_need_them() -> None:
 
 
 @given(
-    period=st.integers(1, 9),
-    start=st.integers(0, 2**32 - 1),
-    growth=st.integers(0, 2**32 - 1),
-    cut=st.integers(0, 200),
+    period=st.integers(1, 9), start=st.integers(0, 2**32 - 1), growth=st.integers(0, 2**32 - 1), cut=st.integers(0, 200)
 )
 def test_numbers_that_grow_from_period_to_period_take_no_room(period: int, start: int, growth: int, cut: int) -> None:
     places = np.arange(200)
@@ -220,12 +213,7 @@ def test_a_pass_of_a_small_network_takes_less_than_800_bytes(tmp_path: Path, mon
     short, long = recorded(tmp_path / "short.gradviz", 1000), recorded(tmp_path / "long.gradviz", 5000)
     grown = long.stat().st_size - short.stat().st_size
     assert grown / 4000 < 800
-    for table, how in (
-        ("events", UNEXPECTED),
-        ("links", UNEXPECTED),
-        ("states", UNEXPECTED),
-        ("payloads", REARRANGED),
-    ):
+    for table, how in (("events", UNEXPECTED), ("links", UNEXPECTED), ("states", UNEXPECTED), ("payloads", REARRANGED)):
         assert how in blobs(long, table), table
 
 

@@ -73,11 +73,7 @@ def test_what_is_noted_of_a_run_and_not_known_is_left_out() -> None:
         ("ended", "exit 3", "exit 3"),
         ("ended", "exit secret", "exit …"),
         ("values", "full", "stats"),
-        (
-            "stopped",
-            "its file /secret cannot be written; complete up to event 7",
-            "…; complete up to event 7",
-        ),
+        ("stopped", "its file /secret cannot be written; complete up to event 7", "…; complete up to event 7"),
         ("stopped", "secret", "…"),
         ("last", "secret", ""),
     ],
@@ -154,12 +150,7 @@ def test_what_stays_of_a_path(text: str, kept: str) -> None:
 
 def test_settings_that_optimizers_have_stay() -> None:
     text = '{"lr": 0.1, "betas": [0.9, 0.99], "nesterov": true, "fused": null, "secret": 1, "eps": "secret"}'
-    assert json.loads(whitelist.settings(text)) == {
-        "lr": 0.1,
-        "betas": [0.9, 0.99],
-        "nesterov": True,
-        "fused": None,
-    }
+    assert json.loads(whitelist.settings(text)) == {"lr": 0.1, "betas": [0.9, 0.99], "nesterov": True, "fused": None}
     assert whitelist.settings("secret") == "{}"
 
 

@@ -145,15 +145,7 @@ def hand_given() -> Iterator[Call]:
         [([0.0], [0.0]), ([1.0], [0.0]), ([0.0], [1e-6])],
     )
     zeros, tie, one, empty = [0.0, 0.0], [1.0, 1.0], [1.0], []
-    rows: list[tuple[Any, ...]] = [
-        (zeros,),
-        (tie,),
-        ([1.0, 1.0, 0.0],),
-        ([0.0, 1.0, 1.0],),
-        (one,),
-        ([0.0],),
-        (empty,),
-    ]
+    rows: list[tuple[Any, ...]] = [(zeros,), (tie,), ([1.0, 1.0, 0.0],), ([0.0, 1.0, 1.0],), (one,), ([0.0],), (empty,)]
     rows += [([_NAN, 1.0],), ([_INF, _INF],), ([-_INF, -_INF],), ([_INF, 1.0],)]
     for text in (
         "x.max()",
@@ -354,11 +346,7 @@ def _at(text: str, values: Sequence[Any]) -> dict[str, Any]:
         return {"value": _plain(out.tolist()), "error": type(error).__name__}
     gradients = [None if gradient is None else gradient.clone() for gradient in gradients]  # else it has no memory
     given = [None if gradient is None else gradient.tolist() for gradient in gradients]
-    return {
-        "value": _plain(out.tolist()),
-        "gradients": _plain(given),
-        "exists": _exists(text, inputs, gradients),
-    }
+    return {"value": _plain(out.tolist()), "gradients": _plain(given), "exists": _exists(text, inputs, gradients)}
 
 
 def _ran(text: str, inputs: Sequence[Any]) -> Any:

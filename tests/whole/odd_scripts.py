@@ -117,9 +117,7 @@ ENDINGS = [
     _odd("a syntax error in an import", "import broken", files={"broken.py": "x = (\n"}),
     _odd("a null byte", "", setup="printf 'print(1)\\n\\0' > script.py"),
     _odd(
-        "an encoding declared",
-        "",
-        setup="printf '# -*- coding: latin-1 -*-\\nprint(ascii(\"\\351\"))\\n' > script.py",
+        "an encoding declared", "", setup="printf '# -*- coding: latin-1 -*-\\nprint(ascii(\"\\351\"))\\n' > script.py"
     ),
     _odd("an encoding that is wrong", "", setup="printf 'print(\"\\351\")\\n' > script.py"),
     _odd("an encoding that does not exist", "# -*- coding: nonsense -*-\nprint(1)\n"),
@@ -169,10 +167,7 @@ ENDINGS = [
         """,
     ),
     _odd("alarm without a handler", "import signal, time\nsignal.alarm(1)\ntime.sleep(5)"),
-    _odd(
-        "signal handlers",
-        "import signal\nfor s in sorted(signal.valid_signals()): print(s, signal.getsignal(s))",
-    ),
+    _odd("signal handlers", "import signal\nfor s in sorted(signal.valid_signals()): print(s, signal.getsignal(s))"),
     _odd(
         "setitimer",
         """
@@ -189,14 +184,8 @@ ENDINGS = [
 ]
 
 HOOKS = [
-    _odd(
-        "an excepthook",
-        "import sys\nsys.excepthook = lambda t, v, b: print('hooked', t, v, b.tb_lineno)\n1 / 0",
-    ),
-    _odd(
-        "an excepthook that raises",
-        "import sys\ndef hook(*a): raise KeyError('hook')\nsys.excepthook = hook\n1 / 0",
-    ),
+    _odd("an excepthook", "import sys\nsys.excepthook = lambda t, v, b: print('hooked', t, v, b.tb_lineno)\n1 / 0"),
+    _odd("an excepthook that raises", "import sys\ndef hook(*a): raise KeyError('hook')\nsys.excepthook = hook\n1 / 0"),
     _odd("an excepthook that exits", "import sys\nsys.excepthook = lambda *a: sys.exit(6)\n1 / 0"),
     _odd("an excepthook deleted", "import sys\ndel sys.excepthook\n1 / 0"),
     _odd("an excepthook that is None", "import sys\nsys.excepthook = None\n1 / 0"),
@@ -301,10 +290,7 @@ ATEXIT = [
     _odd("atexit", "import atexit\natexit.register(print, 'one')\natexit.register(print, 'two')\nprint('main')"),
     _odd("atexit that raises", "import atexit\natexit.register(lambda: 1 / 0)\natexit.register(print, 'two')"),
     _odd("atexit that exits", "import atexit, sys\natexit.register(lambda: sys.exit(4))\nprint('main')"),
-    _odd(
-        "atexit by os._exit",
-        "import atexit, os\natexit.register(lambda: os._exit(4))\nprint('main', flush=True)",
-    ),
+    _odd("atexit by os._exit", "import atexit, os\natexit.register(lambda: os._exit(4))\nprint('main', flush=True)"),
     _odd("atexit after an exception", "import atexit\natexit.register(print, 'bye')\n1 / 0"),
     _odd("atexit after sys.exit", "import atexit, sys\natexit.register(print, 'bye')\nsys.exit(3)"),
     _odd(
@@ -345,8 +331,7 @@ ATEXIT = [
         "import atexit, traceback\ndef f():\n    try:\n        1 / 0\n    except ZeroDivisionError:\n        traceback.print_exc()\natexit.register(f)",
     ),
     _odd(
-        "weakref.finalize",
-        "import weakref\nclass A: pass\na = A()\nweakref.finalize(a, print, 'gone')\nprint('main')",
+        "weakref.finalize", "import weakref\nclass A: pass\na = A()\nweakref.finalize(a, print, 'gone')\nprint('main')"
     ),
     _odd("__del__ at exit", "class A:\n    def __del__(self): print('del')\na = A()\nprint('main')"),
     _odd(
@@ -488,10 +473,7 @@ MAIN = [
         "a link to the file",
         "",
         ("link.py",),
-        files={
-            "real/part.py": "X = 1\n",
-            "real/main.py": "import sys, part\nprint(__file__, sys.path[0])\n1 / 0\n",
-        },
+        files={"real/part.py": "X = 1\n", "real/main.py": "import sys, part\nprint(__file__, sys.path[0])\n1 / 0\n"},
         setup="ln -s real/main.py link.py",
     ),
     Odd("a file without an ending", "", ("tool",), files={"tool": "#!/usr/bin/env python\nprint(__file__)\n"}),
@@ -564,9 +546,7 @@ MAIN = [
         shell='"$@" 2>/dev/null; echo $?',
     ),
     _odd(
-        "imports from its directory",
-        "import helper\nprint(helper.__file__, helper.X)",
-        files={"helper.py": "X = 3\n"},
+        "imports from its directory", "import helper\nprint(helper.__file__, helper.X)", files={"helper.py": "X = 3\n"}
     ),
     _odd("imports __main__", "import __main__\nX = 5\nprint(__main__.X, __main__.__dict__ is globals())"),
     _odd(
@@ -604,14 +584,8 @@ MAIN = [
         files={"other.py": "print(__name__)\n1 / 0 if 0 else None\n"},
     ),
     _odd("exec", "exec(compile('print(__name__)\\n1 / 0', 'made.py', 'exec'))"),
-    _odd(
-        "flags",
-        "import sys\nprint(sys.flags)\nprint(sys.warnoptions, sys._xoptions, sys.dont_write_bytecode)",
-    ),
-    _odd(
-        "warnings",
-        "import warnings\nwarnings.warn('a')\nwarnings.warn('d', DeprecationWarning)\n",
-    ),
+    _odd("flags", "import sys\nprint(sys.flags)\nprint(sys.warnoptions, sys._xoptions, sys.dont_write_bytecode)"),
+    _odd("warnings", "import warnings\nwarnings.warn('a')\nwarnings.warn('d', DeprecationWarning)\n"),
     _odd("a warning as an error", "import warnings\nwarnings.simplefilter('error')\nwarnings.warn('a')"),
     _odd(
         "a warning of a level",
@@ -626,10 +600,7 @@ MAIN = [
         "umask",
         "import os\nprint(os.umask(0o22))\nopen('out.txt', 'w').close()\nprint(oct(os.stat('out.txt').st_mode))",
     ),
-    _odd(
-        "the environment",
-        "import os\nprint(sorted(k for k in os.environ if 'GRADVIZ' in k or k.startswith('PY')))",
-    ),
+    _odd("the environment", "import os\nprint(sorted(k for k in os.environ if 'GRADVIZ' in k or k.startswith('PY')))"),
     _odd("cwd", "import os\nprint(os.getcwd(), sorted(os.listdir()))"),
     _odd(
         "limits",
@@ -654,10 +625,7 @@ MAIN = [
         "gc disabled",
         "import gc\ngc.disable()\nclass A: pass\na = A()\na.me = a\ndel a\nprint(gc.isenabled(), gc.collect() > 0)",
     ),
-    _odd(
-        "gc finds objects",
-        "import gc\nclass A: pass\na = A()\nprint(sum(type(o) is A for o in gc.get_objects()))",
-    ),
+    _odd("gc finds objects", "import gc\nclass A: pass\na = A()\nprint(sum(type(o) is A for o in gc.get_objects()))"),
     _odd(
         "gc debug",
         "import gc\ngc.set_debug(gc.DEBUG_SAVEALL)\nclass A: pass\na = A()\na.me = a\ndel a\ngc.collect()\nprint(any(type(o) is A for o in gc.garbage))",
@@ -677,8 +645,7 @@ MAIN = [
     ),
     _odd("interned numbers", "import sys\nprint(sys.get_int_max_str_digits(), sys.getrefcount(object()))"),
     _odd(
-        "pickle",
-        "import pickle\nclass A:\n    pass\nprint(type(pickle.loads(pickle.dumps(A()))) is A, A.__module__)",
+        "pickle", "import pickle\nclass A:\n    pass\nprint(type(pickle.loads(pickle.dumps(A()))) is A, A.__module__)"
     ),
     _odd(
         "copyreg and dataclasses",
@@ -745,11 +712,7 @@ THREADS = [
         "import threading, time\ndef g(): print('g')\ndef f():\n    time.sleep(0.1)\n    threading.Thread(target=g).start()\nthreading.Thread(target=f).start()",
     ),
     _odd("thread-locals", "import threading\nl = threading.local()\nl.x = 1\nprint(vars(l))"),
-    _odd(
-        "threading.settrace",
-        "import threading\nprint(threading.gettrace(), threading.getprofile())",
-        since=(3, 12),
-    ),
+    _odd("threading.settrace", "import threading\nprint(threading.gettrace(), threading.getprofile())", since=(3, 12)),
     _odd(
         "asyncio",
         "import asyncio\nasync def main():\n    await asyncio.sleep(0.01)\n    print(asyncio.current_task().get_name())\nasyncio.run(main())",
@@ -786,8 +749,7 @@ PROCESSES = [
     ),
     _odd("os.system", "import os\nprint(os.system('exit 3'))"),
     _odd(
-        "a preexec_fn",
-        "import subprocess, os\nsubprocess.run(['true'], preexec_fn=lambda: os.setsid())\nprint('on')",
+        "a preexec_fn", "import subprocess, os\nsubprocess.run(['true'], preexec_fn=lambda: os.setsid())\nprint('on')"
     ),
     _odd(
         "fork",
@@ -890,10 +852,7 @@ PROCESSES = [
         "shared memory",
         "from multiprocessing import shared_memory\ns = shared_memory.SharedMemory(create=True, size=8)\ns.buf[0] = 3\nprint(s.buf[0])\ns.close()\ns.unlink()",
     ),
-    _odd(
-        "becomes another program",
-        "import os, sys\nos.execv(sys.executable, [sys.executable, '-c', 'print(8)'])",
-    ),
+    _odd("becomes another program", "import os, sys\nos.execv(sys.executable, [sys.executable, '-c', 'print(8)'])"),
     _odd(
         "runs itself again",
         "import os, sys\nif os.environ.get('AGAIN'):\n    print('again', sys.argv)\nelse:\n    os.environ['AGAIN'] = '1'\n    os.execv(sys.orig_argv[0] if '/' in sys.orig_argv[0] else sys.executable, sys.orig_argv)",
@@ -909,23 +868,15 @@ LIMITS = [
         "a limit of a file's size",
         "import resource, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\nresource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\nwith open('small.txt', 'w') as f: f.write('x' * 50)\nprint('on')\nraise SystemExit(3)",
     ),
-    _odd(
-        "no process may be made",
-        "import resource\nresource.setrlimit(resource.RLIMIT_CORE, (0, 0))\nprint('on')",
-    ),
-    _odd(
-        "a limit of time",
-        "import resource, time\nresource.setrlimit(resource.RLIMIT_CPU, (60, 60))\nprint('on')",
-    ),
+    _odd("no process may be made", "import resource\nresource.setrlimit(resource.RLIMIT_CORE, (0, 0))\nprint('on')"),
+    _odd("a limit of time", "import resource, time\nresource.setrlimit(resource.RLIMIT_CPU, (60, 60))\nprint('on')"),
 ]
 
 DIFFERENTIATE = [
     _differentiates("differentiates", "print('on')"),
     _differentiates("differentiates and fails", "raise ValueError('x')"),
     _differentiates(
-        "a backward that fails",
-        "y = x.exp().sum()\ny.backward()\ny.backward()\n",
-        shell='exec "$@" 2>/dev/null',
+        "a backward that fails", "y = x.exp().sum()\ny.backward()\ny.backward()\n", shell='exec "$@" 2>/dev/null'
     ),
     _differentiates(
         "differentiates at exit",
@@ -1021,8 +972,7 @@ DIFFERENTIATE = [
         """,
     ),
     _differentiates(
-        "sys.setswitchinterval",
-        "import sys\nsys.setswitchinterval(1e-6)\n(x * 3).sum().backward()\nprint('on')",
+        "sys.setswitchinterval", "import sys\nsys.setswitchinterval(1e-6)\n(x * 3).sum().backward()\nprint('on')"
     ),
     _differentiates(
         "pickles tensors at exit",
@@ -1181,10 +1131,7 @@ WITH_TORCH = [
         F.apply(x).sum().backward()
         """,
     ),
-    _torch(
-        "an exit in a hook",
-        "import sys\ny = x * 2\ny.register_hook(lambda g: sys.exit(5))\ny.sum().backward()",
-    ),
+    _torch("an exit in a hook", "import sys\ny = x * 2\ny.register_hook(lambda g: sys.exit(5))\ny.sum().backward()"),
     _torch(
         "interrupted in a hook",
         "def stop(g): raise KeyboardInterrupt\ny = x * 2\ny.register_hook(stop)\ny.sum().backward()",
@@ -1228,8 +1175,7 @@ WITH_TORCH = [
         "import os, time\ntime.sleep(0.3)\nos.closerange(3, 4096)\n(x * 3).sum().backward()\nprint(open('out.txt', 'w').write('x'))",
     ),
     _torch(
-        "deletes its directory",
-        "import os, shutil\nshutil.rmtree(os.getcwd())\n(x * 3).sum().backward()\nprint('on')",
+        "deletes its directory", "import os, shutil\nshutil.rmtree(os.getcwd())\n(x * 3).sum().backward()\nprint('on')"
     ),
     _torch(
         "recursion",
@@ -1253,8 +1199,7 @@ _LOOK = {
 _EACH = [*ENDINGS, *HOOKS, *ATEXIT, *STREAMS, *MAIN, *THREADS, *PROCESSES, *LIMITS, *DIFFERENTIATE]
 _LOOKING = [odd for odd in _EACH if odd.name in _LOOK]
 _TOGETHER = Odd(
-    "what a program sees",
-    "\n".join(f"print({odd.name!r})\n{odd.source}" for odd in _LOOKING if odd.since == (3, 11)),
+    "what a program sees", "\n".join(f"print({odd.name!r})\n{odd.source}" for odd in _LOOKING if odd.since == (3, 11))
 )
 
 SCRIPTS = [_TOGETHER, *(odd for odd in _EACH if odd not in _LOOKING)]

@@ -179,11 +179,7 @@ def test_the_readme_counts_the_lines_of_its_example() -> None:
 
 def test_the_readme_and_doctor_say_before_an_install_how_much_it_brings() -> None:
     readme = (ROOT / "README.md").read_text()
-    for command, size in (
-        ("`pip install .`", "110 MB"),
-        ("/cpu`", "0.9 GB"),
-        ('`pip install ".[torch]"`', "5.5 GB"),
-    ):
+    for command, size in (("`pip install .`", "110 MB"), ("/cpu`", "0.9 GB"), ('`pip install ".[torch]"`', "5.5 GB")):
         (row,) = [line for line in readme.splitlines() if line.startswith("| `pip") and f"{command} |" in line]
         assert size in row
     assert re.findall("[0-9.]+ GB", doctor.OPTIONAL["torch"]) == ["0.9 GB", "5.5 GB"]
@@ -257,16 +253,7 @@ def test_the_compared_pictures_have_the_sizes_that_the_table_says() -> None:
 
 def test_every_kind_of_thing_and_line_in_the_legend_is_explained(folder: Path) -> None:
     explained = (ROOT / "docs/reading-the-graph.md").read_text()
-    for words in (
-        "retains",
-        "frozen",
-        "changed in place",
-        "in place",
-        "cuts",
-        "saved tensor",
-        "NaN or inf",
-        "group",
-    ):
+    for words in ("retains", "frozen", "changed in place", "in place", "cuts", "saved tensor", "NaN or inf", "group"):
         assert words in explained.replace("**", "").lower() or words in explained.replace("**", "")
     keys = re.findall(r'^  \["(.+?)", "(.+?)"\],$', (ROOT / "gradviz/page/main.js").read_text(), re.MULTILINE)
     page = (ROOT / "docs/page.md").read_text()

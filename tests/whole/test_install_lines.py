@@ -12,15 +12,7 @@ ROOT = Path(__file__).parents[2]
 STRANGER = re.compile(r"\b(?:pip|pipx|uv|uv tool) install (?:-\S+ |\S+ )*?[\"']?gradviz(?:\[|[\s\"'`)]|$)")
 TEXTS = sorted(
     path
-    for pattern in (
-        "*.md",
-        "*.toml",
-        "docs/**/*.md",
-        "gradviz/**/*.py",
-        "examples/**/*.py",
-        "tests/**/*.py",
-        ".ci/*",
-    )
+    for pattern in ("*.md", "*.toml", "docs/**/*.md", "gradviz/**/*.py", "examples/**/*.py", "tests/**/*.py", ".ci/*")
     for path in ROOT.glob(pattern)
     if path != Path(__file__) and path.is_file()
 )

@@ -40,11 +40,7 @@ def bits(tensor: Any) -> bytes:
 def left_by(model: Any, losses: list[Any]) -> Left:
     """What a training leaves: its losses, weights and random numbers."""
     weights = {name: bits(parameter) for name, parameter in model.named_parameters()}
-    return {
-        **weights,
-        "losses": [loss.detach().item().hex() for loss in losses],
-        "random": torch.rand(1).item(),
-    }
+    return {**weights, "losses": [loss.detach().item().hex() for loss in losses], "random": torch.rand(1).item()}
 
 
 def recorded(program: Callable[[], Left], folder: Path, **settings: Any) -> tuple[Left, Left, Trace]:
@@ -59,13 +55,7 @@ def recorded(program: Callable[[], Left], folder: Path, **settings: Any) -> tupl
 
 # --- transformers
 
-SMALL = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-    "vocab_size": 50,
-}
+SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 50}
 LLAMA = {**SMALL, "num_key_value_heads": 1, "max_position_embeddings": 32}
 IMAGE = {**SMALL, "image_size": 16, "patch_size": 8, "num_labels": 3}
 T5 = {

@@ -41,27 +41,11 @@ def chosen(tmp_path: Path) -> Callable[..., list[str]]:
     (tmp_path / "test_cases.py").write_text(MANY_CASES, encoding="utf-8")
 
     def chosen(*arguments: str) -> list[str]:
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "--collect-only",
-            "-n",
-            "0",
-            "-p",
-            "no:cacheprovider",
-        ]
+        command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-n", "0", "-p", "no:cacheprovider"]
         own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         own["PYTHONPATH"] = str(Path(conftest.__file__).parents[1])
         done = subprocess.run(
-            [*command, *arguments],
-            cwd=tmp_path,
-            env=own,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=120,
+            [*command, *arguments], cwd=tmp_path, env=own, capture_output=True, text=True, check=True, timeout=120
         )
         return [line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line]
 
@@ -69,9 +53,7 @@ def chosen(tmp_path: Path) -> Callable[..., list[str]]:
 
 
 @pytest.mark.slow
-def test_of_a_test_with_many_cases_some_run_by_default_and_no_slow_ones(
-    chosen: Callable[..., list[str]],
-) -> None:
+def test_of_a_test_with_many_cases_some_run_by_default_and_no_slow_ones(chosen: Callable[..., list[str]]) -> None:
     many = [f"test_many[{case}]" for case in (0, 20)]
     assert chosen() == [*many, "test_marked[8]", "test_one"]
 

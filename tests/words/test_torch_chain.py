@@ -50,11 +50,7 @@ LAYERS = [
     ("y = x.clamp(min=2)", "ClampBackward1", "∂y/∂x = x ≥ 2 = [[0, 1], [1, 1]]"),
     ("y = x.clip(max=2)", "ClampBackward1", "∂y/∂x = x ≤ 2 = [[1, 1], [0, 0]]"),
     ("y = torch.clamp(x, 2, 3)", "ClampBackward1", "∂y/∂x = 2 ≤ x ≤ 3 = [[0, 1], [1, 0]]"),
-    (
-        "y = F.soft_margin_loss(x, torch.ones(2, 2))",
-        "SoftMarginLossBackward0",
-        "∂y/∂x = −target · σ(−target · x) / n",
-    ),
+    ("y = F.soft_margin_loss(x, torch.ones(2, 2))", "SoftMarginLossBackward0", "∂y/∂x = −target · σ(−target · x) / n"),
     ("y = 2 ** x", "PowBackward2", "∂y/∂x = 2^x · ln 2 = [[1.386, 2.773], [5.545, 11.09]]"),
     ("y = torch.softmax(x, 1)", "SoftmaxBackward0", "VJP for x = y (upstream − Σ upstream y)"),
     ("y = F.linear(x, x.detach())", "MmBackward0", "VJP for x = upstream (x.detach())ᵀ"),

@@ -330,10 +330,7 @@ def _not_in_place(program: Program) -> Iterator[Edit]:
 def _without_scale(program: Program) -> Iterator[Edit]:
     for node in ast.walk(program.tree):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and "accum" in program.source(node.right):
-            yield (
-                program.with_node(node, program.source(node.left)),
-                {node.lineno, *program.lines_of("backward")},
-            )
+            yield (program.with_node(node, program.source(node.left)), {node.lineno, *program.lines_of("backward")})
 
 
 def _without_create_graph(program: Program) -> Iterator[Edit]:
@@ -376,10 +373,7 @@ def _term(template: str) -> Fault:
                 and re.search(r"loss$", node.targets[0].id)
                 and not program.under_no_grad(node)
             ):
-                yield (
-                    program.with_node(node.value, template.format(program.source(node.value))),
-                    {node.lineno},
-                )
+                yield (program.with_node(node.value, template.format(program.source(node.value))), {node.lineno})
 
     return edits
 
@@ -610,10 +604,7 @@ def main() -> None:
 
 
 def _report(
-    healthy: dict[str, Any],
-    measured_: list[tuple[Mutant, dict[str, Any]]],
-    list_held_out: bool,
-    seed: str = "",
+    healthy: dict[str, Any], measured_: list[tuple[Mutant, dict[str, Any]]], list_held_out: bool, seed: str = ""
 ) -> None:
     reached = [(mutant, found) for mutant, found in measured_ if found["ended"] != _NOT_REACHED]
     print(f"reached  {len(reached)} of {len(measured_)} mutants")
@@ -639,9 +630,7 @@ def _report(
         what = "held out" if held else "seen"
         print(f"{what:8} {fault:26} {n:4} mutants  named {named:4}  first {first:4}  elsewhere {elsewhere:4}")
     accused = sum(bool(found["findings"]) for found in healthy.values())
-    print(
-        f"healthy  {accused} of {len(healthy)} accused",
-    )
+    print(f"healthy  {accused} of {len(healthy)} accused")
 
 
 if __name__ == "__main__":

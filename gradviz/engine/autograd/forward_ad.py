@@ -10,13 +10,6 @@ from gradviz.engine.core.forward_mode import (
     unpack_dual,
 )
 
-__all__ = [
-    "UnpackedDualTensor",
-    "dual_level",
-    "enter_dual_level",
-    "exit_dual_level",
-    "make_dual",
-    "unpack_dual",
-]
+__all__ = ["UnpackedDualTensor", "dual_level", "enter_dual_level", "exit_dual_level", "make_dual", "unpack_dual"]
 
 __getattr__ = says_what_is_missing(__name__, globals())

@@ -46,11 +46,7 @@ def _called(func: Callable, inputs: Any, name: str, keep_graph: bool) -> tuple[A
 
 
 def _gradients(
-    outputs: Sequence[Tensor],
-    inputs: Sequence[Tensor],
-    vectors: Sequence[Any],
-    create_graph: bool,
-    strict: bool,
+    outputs: Sequence[Tensor], inputs: Sequence[Tensor], vectors: Sequence[Any], create_graph: bool, strict: bool
 ) -> tuple[Tensor, ...]:
     """The gradients of the outputs that require grad. An unused input has zeros, or raises RuntimeError if
     `strict`."""

@@ -256,11 +256,7 @@ def _push_and_tell(
 
 
 def make_node(
-    op: Op,
-    inputs: Sequence[Tensor],
-    edges: tuple[Edge, ...],
-    args: tuple,
-    outputs: Sequence[Tensor],
+    op: Op, inputs: Sequence[Tensor], edges: tuple[Edge, ...], args: tuple, outputs: Sequence[Tensor]
 ) -> Node:
     """Make the node of an op that has run, and link the outputs to it."""
     node: Any = op.node_class()

@@ -45,11 +45,7 @@ def backward(
 
 
 def backward_from(
-    self: Tensor,
-    gradient: Any = None,
-    retain_graph: bool | None = None,
-    create_graph: bool = False,
-    inputs: Any = None,
+    self: Tensor, gradient: Any = None, retain_graph: bool | None = None, create_graph: bool = False, inputs: Any = None
 ) -> None:
     """Differentiate this tensor with respect to the leaves, and add the gradients to their `.grad`. See
     `autograd.backward`."""

@@ -21,13 +21,7 @@ from gradviz.engine.core.op import Op
 from gradviz.engine.core.registry import TABLE
 from gradviz.engine.core.state import enable_grad, next_tensor_number, note_special, state
 from gradviz.engine.core.tell import tell_tangent
-from gradviz.engine.core.tensor import (
-    LEAF_EDGE,
-    Tensor,
-    new_tensor,
-    node_of,
-    tensor_rare,
-)
+from gradviz.engine.core.tensor import LEAF_EDGE, Tensor, new_tensor, node_of, tensor_rare
 
 _epoch = [1]  # tangents of an earlier level do not count any more
 

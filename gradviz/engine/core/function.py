@@ -12,13 +12,7 @@ from gradviz.engine.core.forward_mode import keep_tangent, set_tangent, tangent_
 from gradviz.engine.core.function_ctx import FunctionCtx
 from gradviz.engine.core.function_node import FunctionNode
 from gradviz.engine.core.node import output_edge
-from gradviz.engine.core.state import (
-    enable_grad,
-    is_grad_enabled,
-    next_scope_number,
-    no_grad,
-    state,
-)
+from gradviz.engine.core.state import enable_grad, is_grad_enabled, next_scope_number, no_grad, state
 from gradviz.engine.core.tell import tell_op
 from gradviz.engine.core.tensor import LEAF_EDGE, Tensor, counter_of, gradient_edge, new_tensor
 from gradviz.engine.core.views import view_of_input

@@ -42,13 +42,7 @@ def run_tensor_hooks(run: Run, node: Any, gradients: list[Any], numbers: list[in
 
 
 def _run_hooks(
-    run: Run,
-    hooks: dict[int, Callable],
-    gradients: list,
-    numbers: list,
-    nr: int,
-    tensor: int,
-    node: int,
+    run: Run, hooks: dict[int, Callable], gradients: list, numbers: list, nr: int, tensor: int, node: int
 ) -> None:
     for hook in list(hooks.values()):
         result = hook(shown(run, gradients[nr], numbers[nr]))
@@ -57,14 +51,7 @@ def _run_hooks(
 
 
 def _change(
-    run: Run,
-    hook: Callable,
-    gradients: list[Any],
-    numbers: list[int],
-    nr: int,
-    after: Any,
-    tensor: int,
-    node: int,
+    run: Run, hook: Callable, gradients: list[Any], numbers: list[int], nr: int, after: Any, tensor: int, node: int
 ) -> None:
     """Replace a gradient by what a hook returned. Raises TypeError and RuntimeError for a result that does not fit."""
     if not isinstance(after, Tensor):
@@ -109,12 +96,7 @@ def run_node_prehooks(run: Run, node: Any, gradients: list[Any], numbers: list[i
 
 
 def run_node_posthooks(
-    run: Run,
-    node: Any,
-    produced: Sequence[Any],
-    given: list[int],
-    gradients: list[Any],
-    numbers: list[int],
+    run: Run, node: Any, produced: Sequence[Any], given: list[int], gradients: list[Any], numbers: list[int]
 ) -> tuple[list[Any], list[int]]:
     """Run the node's posthooks. They get all downstream gradients, and may replace them."""
     produced = list(produced)

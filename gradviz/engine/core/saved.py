@@ -7,16 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from gradviz.engine.core.needs import (
-    Argument,
-    ArrayArgument,
-    Indices,
-    Input,
-    Need,
-    OneOutput,
-    Output,
-    Shape,
-)
+from gradviz.engine.core.needs import Argument, ArrayArgument, Indices, Input, Need, OneOutput, Output, Shape
 
 # Our name = PyTorch's name. An empty name hides what PyTorch does not show. By default x is self, y other, out result.
 _TARGET = "y=target weight= pos_weight="

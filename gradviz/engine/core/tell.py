@@ -174,12 +174,7 @@ class Told(NamedTuple):
 
 
 def tell_op(
-    name: str,
-    inputs: Sequence[Any],
-    outputs: Sequence[Tensor],
-    args: str,
-    node: Node | None,
-    rule: Rule = NO_RULE,
+    name: str, inputs: Sequence[Any], outputs: Sequence[Tensor], args: str, node: Node | None, rule: Rule = NO_RULE
 ) -> None:
     """Tell of any op that ran. Inputs that are not tensors have number 0. While an operation in place holds
     ops back, they are told later."""

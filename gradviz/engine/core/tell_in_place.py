@@ -11,15 +11,7 @@ from typing import Any
 from gradviz.engine.core.forward_mode import tangent_of
 from gradviz.engine.core.node import Node, edge_node, edge_numbers
 from gradviz.engine.core.state import note_special, state
-from gradviz.engine.core.tell import (
-    Told,
-    constants_text,
-    heard_of,
-    note_dependence,
-    tell,
-    tell_node,
-    tell_tangent,
-)
+from gradviz.engine.core.tell import Told, constants_text, heard_of, note_dependence, tell, tell_node, tell_tangent
 from gradviz.engine.core.tensor import Tensor, number_of, state_of
 from gradviz.engine.core.views import views_of
 from gradviz.events.field_types import Rule

@@ -20,16 +20,7 @@ from gradviz.engine.basics.errors import inference_saved
 from gradviz.engine.basics.missing import TENSOR_LACKS
 from gradviz.engine.basics.printing import format_array, format_with_spec
 from gradviz.engine.basics.turns import new_own_turn
-from gradviz.engine.core.node import (
-    AccumulateGrad,
-    Edge,
-    HookHandle,
-    Node,
-    add_hook,
-    edge_node,
-    edge_nr,
-    node_rare,
-)
+from gradviz.engine.core.node import AccumulateGrad, Edge, HookHandle, Node, add_hook, edge_node, edge_nr, node_rare
 from gradviz.engine.core.state import next_node_number, next_tensor_number, state
 from gradviz.engine.core.values import Values
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW, WHOLE

@@ -22,12 +22,7 @@ _NO_DRAWS = (
 
 
 def vmap(
-    func: Callable,
-    in_dims: Any = 0,
-    out_dims: Any = 0,
-    randomness: str = "error",
-    *,
-    chunk_size: int | None = None,
+    func: Callable, in_dims: Any = 0, out_dims: Any = 0, randomness: str = "error", *, chunk_size: int | None = None
 ) -> Callable:
     """Run `func` on the slices of its tensors along `in_dims`, and stack the results along `out_dims`.
 

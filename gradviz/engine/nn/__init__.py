@@ -36,13 +36,7 @@ from gradviz.engine.nn.activation import (
     Threshold,
 )
 from gradviz.engine.nn.attention import MultiheadAttention
-from gradviz.engine.nn.container import (
-    ModuleDict,
-    ModuleList,
-    ParameterDict,
-    ParameterList,
-    Sequential,
-)
+from gradviz.engine.nn.container import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
 from gradviz.engine.nn.conv import (
     Conv1d,
     Conv2d,
@@ -133,21 +127,8 @@ from gradviz.engine.nn.pooling import (
     MaxPool1d,
     MaxPool2d,
 )
-from gradviz.engine.nn.recurrent import (
-    GRU,
-    LSTM,
-    RNN,
-    GRUCell,
-    LSTMCell,
-    RNNCell,
-)
-from gradviz.engine.nn.resize import (
-    PixelShuffle,
-    PixelUnshuffle,
-    Upsample,
-    UpsamplingBilinear2d,
-    UpsamplingNearest2d,
-)
+from gradviz.engine.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
+from gradviz.engine.nn.resize import PixelShuffle, PixelUnshuffle, Upsample, UpsamplingBilinear2d, UpsamplingNearest2d
 from gradviz.engine.nn.transformer import (
     Transformer,
     TransformerDecoder,

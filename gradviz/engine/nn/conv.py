@@ -146,12 +146,7 @@ class _ConvTranspose(Module):
         least = [
             (i - 1) * s - 2 * p + d * (k - 1) + 1
             for i, s, p, d, k in zip(
-                input.array.shape[-self.n :],
-                self.stride,
-                self.padding,
-                self.dilation,
-                self.kernel_size,
-                strict=True,
+                input.array.shape[-self.n :], self.stride, self.padding, self.dilation, self.kernel_size, strict=True
             )
         ]
         more = tuple(w - n for w, n in zip(wanted, least, strict=True))

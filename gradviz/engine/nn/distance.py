@@ -46,12 +46,7 @@ class TripletMarginLoss(Module):
     """max(0, distance to the positive − distance to the negative + margin)."""
 
     def __init__(
-        self,
-        margin: float = 1.0,
-        p: float = 2.0,
-        eps: float = 1e-6,
-        swap: bool = False,
-        reduction: str = "mean",
+        self, margin: float = 1.0, p: float = 2.0, eps: float = 1e-6, swap: bool = False, reduction: str = "mean"
     ) -> None:
         super().__init__()
         self.margin, self.p, self.eps, self.swap, self.reduction = margin, p, eps, swap, reduction

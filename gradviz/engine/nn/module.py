@@ -86,11 +86,9 @@ class Module(Tree, StateDict):
         fits = value is None or (kind == "_buffers" and isinstance(value, Tensor))
         if not fits:
             singular = {"_parameters": "parameter", "_buffers": "buffer", "_modules": "child module"}[kind]
-            expected = {
-                "_parameters": "torch.nn.Parameter",
-                "_buffers": "torch.Tensor",
-                "_modules": "torch.nn.Module",
-            }[kind]
+            expected = {"_parameters": "torch.nn.Parameter", "_buffers": "torch.Tensor", "_modules": "torch.nn.Module"}[
+                kind
+            ]
             raise TypeError(
                 f"cannot assign '{type(value).__name__}' as {singular} '{name}' ({expected} or None expected)"
             )

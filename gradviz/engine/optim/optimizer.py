@@ -175,10 +175,7 @@ class Optimizer:
              "params": [position[id(p)] for p in group["params"]]}
             for group in self.param_groups
         ]  # fmt: skip
-        return {
-            "state": {position[id(p)]: memory for p, memory in self.state.items()},
-            "param_groups": groups,
-        }
+        return {"state": {position[id(p)]: memory for p, memory in self.state.items()}, "param_groups": groups}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore settings and memory. Raises ValueError where the groups differ."""

@@ -232,9 +232,7 @@ def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, devi
 def scalar_tensor(value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of no dimensions."""
     return made(
-        np.asarray(value, default_dtype() if dtype is None else to_numpy(dtype)),
-        "scalar_tensor",
-        requires_grad,
+        np.asarray(value, default_dtype() if dtype is None else to_numpy(dtype)), "scalar_tensor", requires_grad
     )
 
 

@@ -24,14 +24,7 @@ from gradviz.engine.core.tensor import LEAF_EDGE, Tensor, counter_of
 from gradviz.engine.table import ops
 from gradviz.engine.table.derivatives import TABLE
 from gradviz.engine.table.kernels import takes_each_once
-from gradviz.engine.tensors.writing import (
-    check_writable,
-    keep_original,
-    move_to,
-    rebase,
-    take_tangent,
-    write,
-)
+from gradviz.engine.tensors.writing import check_writable, keep_original, move_to, rebase, take_tangent, write
 
 
 def _check_result_fits(x: Tensor, shape: tuple[int, ...]) -> None:

@@ -54,8 +54,7 @@ def bernoulli(x: Tensor, p: float | None = None, *, generator: Any = None) -> Te
         raise RuntimeError("Expected p_in >= 0 && p_in <= 1 to be true, but got false.")
     with drawing_from(generator):
         return made(
-            (distributions.uniform_to_compare(x.array.shape, chances) < chances).astype(x.array.dtype),
-            "bernoulli",
+            (distributions.uniform_to_compare(x.array.shape, chances) < chances).astype(x.array.dtype), "bernoulli"
         )
 
 

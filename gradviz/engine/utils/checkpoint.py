@@ -112,13 +112,7 @@ class _Again:
     saved."""
 
     def __init__(
-        self,
-        function: Callable,
-        args: tuple,
-        kwargs: dict,
-        keeps_draws: bool,
-        stops_early: bool,
-        checks: bool,
+        self, function: Callable, args: tuple, kwargs: dict, keeps_draws: bool, stops_early: bool, checks: bool
     ) -> None:
         self.call: Callable[[], Any] = lambda: function(*args, **kwargs)
         self.draws = get_rng_state() if keeps_draws else None

@@ -38,11 +38,7 @@ class RandomSampler(Sampler):
     """The indices in random order, each once. With `replacement` each is drawn independently."""
 
     def __init__(
-        self,
-        data_source: Any,
-        replacement: bool = False,
-        num_samples: int | None = None,
-        generator: Any = None,
+        self, data_source: Any, replacement: bool = False, num_samples: int | None = None, generator: Any = None
     ) -> None:
         super().__init__(data_source)
         self.num_samples = len(data_source) if num_samples is None else num_samples

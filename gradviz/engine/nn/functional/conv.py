@@ -25,14 +25,7 @@ def sizes_of(value: Any, n: int) -> tuple[int, ...]:
 
 
 def _convolve(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    groups: int,
-    n: int,
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int, n: int
 ) -> Tensor:
     """Convolution over the last n dimensions. An input without a batch becomes a batch of one."""
     stride, dilation = sizes_of(stride, n), sizes_of(dilation, n)

@@ -99,11 +99,7 @@ def huber_loss(x: Tensor, target: Tensor, reduction: str = "mean", delta: float 
 
 
 def nll_loss(
-    x: Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    ignore_index: int = -100,
-    reduction: str = "mean",
+    x: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean"
 ) -> Tensor:
     """Minus the log-probability of the target class.
 
@@ -182,8 +178,7 @@ def cross_entropy(
         return picked
     smooth = _smooth_part(log_probabilities, target, weight, ignore_index, reduction, axis)
     return ops.add(
-        ops.mul_number(picked, 1 - label_smoothing),
-        ops.mul_number(smooth, label_smoothing / x.array.shape[axis]),
+        ops.mul_number(picked, 1 - label_smoothing), ops.mul_number(smooth, label_smoothing / x.array.shape[axis])
     )
 
 
@@ -233,11 +228,7 @@ def binary_cross_entropy(x: Tensor, target: Tensor, weight: Tensor | None = None
 
 
 def binary_cross_entropy_with_logits(
-    x: Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    reduction: str = "mean",
-    pos_weight: Tensor | None = None,
+    x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean", pos_weight: Tensor | None = None
 ) -> Tensor:
     """`binary_cross_entropy` of sigmoid(x), computed without overflow."""
     _same(x, target, "binary_cross_entropy_with_logits", reduction)
@@ -297,12 +288,7 @@ def margin_ranking_loss(x1: Tensor, x2: Tensor, target: Tensor, margin: float = 
 
 
 def poisson_nll_loss(
-    x: Tensor,
-    target: Tensor,
-    log_input: bool = True,
-    full: bool = False,
-    eps: float = 1e-8,
-    reduction: str = "mean",
+    x: Tensor, target: Tensor, log_input: bool = True, full: bool = False, eps: float = 1e-8, reduction: str = "mean"
 ) -> Tensor:
     """exp(x) − y x, where x is the logarithm of a rate, or x − y ln(x + eps) where it is the rate.
 
@@ -346,23 +332,13 @@ def multilabel_soft_margin_loss(
     x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:
     """−(y ln σ(x) + (1 − y) ln(1 − σ(x))), averaged over the classes: x and y are (N, C)."""
-    terms = ops.neg(
-        ops.add(
-            ops.mul(target, logsigmoid(x)),
-            ops.mul(ops.rsub(target, 1), logsigmoid(ops.neg(x))),
-        )
-    )
+    terms = ops.neg(ops.add(ops.mul(target, logsigmoid(x)), ops.mul(ops.rsub(target, 1), logsigmoid(ops.neg(x)))))
     terms = terms if weight is None else ops.mul(terms, weight)
     return reduced(ops.div(ops.sum(terms, -1), terms.array.shape[-1]), reduction)
 
 
 def multi_margin_loss(
-    x: Tensor,
-    target: Tensor,
-    p: int = 1,
-    margin: float = 1.0,
-    weight: Tensor | None = None,
-    reduction: str = "mean",
+    x: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:
     """max(0, margin − x[y] + x[i])^p, summed over the classes i other than y, divided by their number.
 

@@ -14,13 +14,7 @@ from gradviz.engine.core.tensor import Tensor, new_tensor, number_of
 from gradviz.engine.table import ops
 from gradviz.engine.tensors.writing import overwrite
 
-__all__ = [
-    "clip_grad_norm_",
-    "clip_grad_value_",
-    "get_total_norm",
-    "parameters_to_vector",
-    "vector_to_parameters",
-]
+__all__ = ["clip_grad_norm_", "clip_grad_value_", "get_total_norm", "parameters_to_vector", "vector_to_parameters"]
 
 
 def _gradients(parameters: Any, how: str) -> list[Any]:

@@ -1,14 +1,8 @@
 """Learning rate schedules. See PyTorch's `torch.optim.lr_scheduler`."""
 
 from gradviz.engine.basics.missing import says_what_is_missing
-from gradviz.engine.optim.lr_scheduler.base import (
-    LRScheduler,
-)
-from gradviz.engine.optim.lr_scheduler.cycles import (
-    CosineAnnealingWarmRestarts,
-    CyclicLR,
-    OneCycleLR,
-)
+from gradviz.engine.optim.lr_scheduler.base import LRScheduler
+from gradviz.engine.optim.lr_scheduler.cycles import CosineAnnealingWarmRestarts, CyclicLR, OneCycleLR
 from gradviz.engine.optim.lr_scheduler.factors import (
     ConstantLR,
     CosineAnnealingLR,
@@ -20,11 +14,7 @@ from gradviz.engine.optim.lr_scheduler.factors import (
     PolynomialLR,
     StepLR,
 )
-from gradviz.engine.optim.lr_scheduler.plans import (
-    ChainedScheduler,
-    ReduceLROnPlateau,
-    SequentialLR,
-)
+from gradviz.engine.optim.lr_scheduler.plans import ChainedScheduler, ReduceLROnPlateau, SequentialLR
 
 __all__ = [
     "ChainedScheduler",

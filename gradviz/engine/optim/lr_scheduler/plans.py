@@ -41,10 +41,7 @@ class SequentialLR(LRScheduler):
         self._last_lr = self.schedulers[nth].get_last_lr()
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "last_epoch": self.last_epoch,
-            "schedulers": [scheduler.state_dict() for scheduler in self.schedulers],
-        }
+        return {"last_epoch": self.last_epoch, "schedulers": [scheduler.state_dict() for scheduler in self.schedulers]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.last_epoch = state_dict["last_epoch"]

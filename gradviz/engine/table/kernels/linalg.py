@@ -97,10 +97,7 @@ _NO_ANSWER = {
         "linalg.cholesky: {which}The factorization could not be completed because the input is not "
         "positive-definite (the leading minor of order {at} is not positive-definite).",
     ),
-    "solve": (
-        lapack.dgetrf,
-        "torch.linalg.solve: {which}The solver failed because the input matrix is singular.",
-    ),
+    "solve": (lapack.dgetrf, "torch.linalg.solve: {which}The solver failed because the input matrix is singular."),
 }
 
 

@@ -17,12 +17,7 @@ from gradviz.engine.table.ops.broadcasting import atleast_1d, atleast_2d, atleas
 from gradviz.engine.table.ops.choice import clone, to
 from gradviz.engine.table.ops.indexing import index_select
 from gradviz.engine.table.ops.reductions import checked_dim
-from gradviz.engine.table.ops.shape import (
-    expand,
-    flatten,
-    reshape,
-    unsqueeze,
-)
+from gradviz.engine.table.ops.shape import expand, flatten, reshape, unsqueeze
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:

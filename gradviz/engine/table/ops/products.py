@@ -15,16 +15,7 @@ from gradviz.engine.table.derivatives import TABLE
 from gradviz.engine.table.ops.choice import contiguous
 from gradviz.engine.table.ops.elementwise import mul
 from gradviz.engine.table.ops.reductions import checked_dim, sum
-from gradviz.engine.table.ops.shape import (
-    permute,
-    reshape,
-    reshaped,
-    squeeze,
-    t,
-    transpose,
-    unsafe_view,
-    unsqueeze,
-)
+from gradviz.engine.table.ops.shape import permute, reshape, reshaped, squeeze, t, transpose, unsafe_view, unsqueeze
 
 _mm, _bmm = binary(TABLE["mm"]), binary(TABLE["bmm"])
 

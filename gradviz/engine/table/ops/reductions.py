@@ -123,14 +123,7 @@ def _floating(x: Tensor, complaint: str) -> None:
 def _spread_measure(key: str) -> Callable:
     """`var`, `std`, and their pairs with the mean, with PyTorch's several forms of arguments."""
 
-    def call(
-        x: Tensor,
-        dim: Any = None,
-        unbiased: Any = None,
-        keepdim: bool = False,
-        *,
-        correction: Any = 1,
-    ) -> Any:
+    def call(x: Tensor, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = 1) -> Any:
         if isinstance(dim, bool):
             dim, unbiased = None, dim
         if unbiased is not None:

@@ -20,15 +20,7 @@ from gradviz.engine.table.ops.pieces import narrow, select
 from gradviz.engine.table.ops.products import matmul
 from gradviz.engine.table.ops.reductions import checked_dim, cumsum, dims_of, sum
 from gradviz.engine.table.ops.selection import _mode, _nanmedian, distinct, sort
-from gradviz.engine.table.ops.shape import (
-    diagonal,
-    flatten,
-    reshape,
-    squeeze,
-    transpose,
-    unsqueeze,
-    view,
-)
+from gradviz.engine.table.ops.shape import diagonal, flatten, reshape, squeeze, transpose, unsqueeze, view
 
 _HOW = ("linear", "lower", "higher", "midpoint", "nearest")
 

@@ -25,8 +25,7 @@ def capsule(trace: Path | None, number: int | None, output: Path | None, script:
     """Take one pass out of TRACE, with what it needs to run again: as a trace (-o), or as a program (--script).
 
     TRACE was recorded with gradviz trace --values inputs. Both hold the values of the parameters and of the data of
-    that pass. Default: the newest *.gradviz here.
-    """
+    that pass. Default: the newest *.gradviz here."""
     if output is None and script is None:
         fail("say what to write: -o OUT.gradviz, --script STEP.py or both")
     if script is not None and script.suffix != ".py":

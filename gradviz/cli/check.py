@@ -76,8 +76,7 @@ def _is_script(argument: str) -> bool:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a path names a trace, or the traces of a run: a folder of traces that is not a program, or a
-    pattern."""
+    """Whether a path names a trace, or the traces of a run: a folder of traces that is not a program, or a pattern."""
     if path.is_dir():
         return not (path / "__main__.py").exists() and any(path.glob("*.gradviz"))
     return is_trace(path)

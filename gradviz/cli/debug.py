@@ -55,12 +55,10 @@ Examples:
 @commands_option("continue; why; quit")
 @runs_a_script
 def debug(program: Program, breaks: tuple[str, ...], at_start: bool | None, bad: bool, text: str | None) -> None:
-    """Run SCRIPT like `python` does, and pause it at breakpoints, at errors, and at the first NaN or
-    infinity.
+    """Run SCRIPT like `python` does, and pause it at breakpoints, at errors, and at the first NaN or infinity.
 
-    At a stop, use the commands of `gradviz step`: step back through the events so far, continue the script,
-    or quit, which ends it. Ctrl-C pauses it at the next event. The trace is kept.
-    """
+    At a stop, use the commands of `gradviz step`: step back through the events so far, continue the script, or quit,
+    which ends it. Ctrl-C pauses it at the next event. The trace is kept."""
     target = target_of("debug", program)
     checks = settings_at(Path.cwd())
     settings = Settings()

@@ -31,8 +31,7 @@ def export(traces: tuple[Path, ...], tool: str, output: Path | None) -> None:
     Parquet's are partitioned by run and rank. tensorboard, wandb and mlflow get its curves (losses, norms of gradients,
     relative changes, learning rates), histograms and findings, a run for each trace. W&B works offline unless
     WANDB_MODE says otherwise; MLflow writes to MLFLOW_TRACKING_URI if that is set, and takes no histograms. Several
-    traces, a folder or a pattern name all ranks of a run. Default: the newest *.gradviz here.
-    """
+    traces, a folder or a pattern name all ranks of a run. Default: the newest *.gradviz here."""
     folder = output or Path(tool)
     if folder.exists() and not folder.is_dir():
         fail(f"{as_argument(folder)} is a file: -o takes a folder")

@@ -87,13 +87,11 @@ def graph(
     rankdir: str | None,
     **options: Any,
 ) -> None:
-    """Draw TRACE as a graph. The ending of FILE gives the format: .svg, .png, .pdf, .html, .dot, .mmd or
-    .json.
+    """Draw TRACE as a graph. The ending of FILE gives the format: .svg, .png, .pdf, .html, .dot, .mmd or .json.
 
-    Shows one backward pass and what led to it. A large graph opens as its modules, and a loop as one box for
-    each place. Default: the newest *.gradviz here. Several traces are drawn side by side; the ranks of one run, as a
-    folder or a pattern names them, as one graph, with what is not the same on all ranks at each box.
-    """
+    Shows one backward pass and what led to it. A large graph opens as its modules, and a loop as one box for each
+    place. Default: the newest *.gradviz here. Several traces are drawn side by side; the ranks of one run, as a folder
+    or a pattern names them, as one graph, with what is not the same on all ranks at each box."""
     from gradviz.cli.drawing import Choice, draw
     from gradviz.pictures.render import ENDINGS, save_legend
 

@@ -47,8 +47,7 @@ def info(traces: tuple[Path, ...], as_json: bool, ledger: bool, saved: bool) -> 
     """Show what TRACE contains: its run, operations, passes and leaves. Default: the newest *.gradviz here.
 
     Several traces are shown side by side. Of the ranks of one run, given as a folder or a pattern, each has a line,
-    with the first thing that differs between them.
-    """
+    with the first thing that differs between them."""
     with all_opened(traces) as recorded:
         if ledger or saved:
             (_print_ledgers if ledger else _print_saved)(recorded, as_json)

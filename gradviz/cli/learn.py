@@ -43,12 +43,11 @@ Examples:
     help="Write the lesson as a page to share with a class, with its questions.",
 )
 def learn(name: str | None, lang: str, text: str | None, page: Path | None) -> None:
-    """List the lessons, or take one: a small program in the stepper, which asks what a gradient will be before it
-    shows it.
+    """List the lessons, or take one: a small program in the stepper, which asks what a gradient will be before it shows
+    it.
 
     Keys: A answers, Z shows the answer, Space goes to the next question; the others are those of `gradviz step`. Where
-    the input is no terminal, each line of it is an answer.
-    """
+    the input is no terminal, each line of it is an answer."""
     show_all_on_stdout()
     if name is None:
         if page is not None:

@@ -162,8 +162,7 @@ def _unforeseen(error: Exception, command: str) -> str:
 def main(context: click.Context) -> None:
     """A flight recorder and debugger for gradients.
 
-    Run an unmodified program under `gradviz trace`. Then look at its graph, step through its gradients, and
-    find the line that is wrong.
-    """
+    Run an unmodified program under `gradviz trace`. Then look at its graph, step through its gradients, and find the
+    line that is wrong."""
     if context.invoked_subcommand is None:
         click.echo(FIRST, nl=False)

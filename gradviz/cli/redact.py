@@ -21,8 +21,7 @@ def redact(trace: Path | None, output: Path) -> None:
     """Copy TRACE to OUT without source texts, paths above the working folder, messages and elements of tensors.
 
     Names, shapes, small whole numbers, lines, times and statistics of tensors of more than 16 elements stay. Every
-    command reads the copy. Default: the newest *.gradviz here.
-    """
+    command reads the copy. Default: the newest *.gradviz here."""
     with opened(trace) as recorded:
         redact_trace(recorded, output)
     click.echo(f"wrote {output}: without source texts, paths, messages and elements of tensors")

@@ -72,8 +72,7 @@ def report(traces: tuple[Path, ...], output: Path | None) -> None:
     """Write what `gradviz check` finds in TRACE, the curves of its training, its modules and its picture on one page.
     Of several traces, and of the ranks of one run, the page has their curves together, and the findings of each.
 
-    The page is one file that needs no network. Default: the newest *.gradviz here.
-    """
+    The page is one file that needs no network. Default: the newest *.gradviz here."""
     with all_opened(traces) as recorded:
         are_ranks = are_of_one_run(recorded)
         if len(recorded) > MOST_RUNS and not are_ranks:

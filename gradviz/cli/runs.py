@@ -67,8 +67,7 @@ Examples:
 @json_option
 def runs(folder: Path, sort: str, as_json: bool) -> None:
     """Show the runs of FOLDER in a table: how each ended, its loss, what `gradviz check` finds first, and where it
-    parts from the first run by name. Default: this folder.
-    """
+    parts from the first run by name. Default: this folder."""
     if not folder.is_dir():
         fail(f"{folder} is no folder")
     paths = sorted(folder.glob("*.gradviz"))

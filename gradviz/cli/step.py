@@ -52,8 +52,7 @@ def step(traces: tuple[Path, ...], at: int, number: int | None, text: str | None
     Several traces, and the ranks of a folder or a pattern, are stepped side by side: what is typed moves all of them,
     `collective` to the same collective, and `rank 1` looks into one.
 
-    Keys: n next, b back, B next backward pass, y why, w who changed it, ! first NaN, : command, ? help, q quit.
-    """
+    Keys: n next, b back, B next backward pass, y why, w who changed it, ! first NaN, : command, ? help, q quit."""
     with all_opened(traces) as recorded:
         if text is None and not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
             names = "".join(f" {as_argument(trace)}" for trace in traces)

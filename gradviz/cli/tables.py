@@ -29,8 +29,7 @@ def tables(trace: Path | None, output: Path | None) -> None:
     """Write TRACE as tables into an SQLite file: passes, gradients, steps, updates, parameters, ops, errors, findings
     and more, as `gradviz.open(TRACE).sql(...)` has them.
 
-    SQLite and DuckDB answer SQL on the file. Default: the newest *.gradviz here.
-    """
+    SQLite and DuckDB answer SQL on the file. Default: the newest *.gradviz here."""
     trace = trace or newest_trace()
     output = output or trace.with_suffix(ENDINGS[0])
     if output.suffix.lower() not in ENDINGS:

@@ -118,9 +118,8 @@ Examples:
 def trace(program: Program, ranks: bool, graph_file: Path | None, quiet: bool, progress: bool, **options: Any) -> None:
     """Run SCRIPT like `python` does, and record its gradients.
 
-    The script's output, exit status and exceptions do not change; a summary follows on stderr. Options of
-    gradviz come before SCRIPT, and arguments of the script after it.
-    """
+    The script's output, exit status and exceptions do not change; a summary follows on stderr. Options of gradviz come
+    before SCRIPT, and arguments of the script after it."""
     graph_file, program = _graph_behind(graph_file, program)
     scope, watch, stop_on = options["scope"], options.pop("watch"), options.pop("stop_on")
     if program.values == INPUTS and scope is not None:

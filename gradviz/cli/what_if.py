@@ -97,8 +97,7 @@ def what_if(
 
     TRACE is one of a run with tensors of at most 64 elements, or was recorded with gradviz trace --values inputs.
     Without an option the pass runs as it was, and is compared with what was recorded. Default: the newest *.gradviz
-    here.
-    """
+    here."""
     is_edited = bool(sets or dtype or without) or sample is not None
     alone = {
         "--compiled": compiled, "--samples": samples, "--scale": scale, "--split": parts is not None, "--join": join

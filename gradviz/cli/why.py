@@ -36,8 +36,7 @@ Examples:
 def why(words: tuple[str, ...], number: int | None, paths: int, across: str | None, form: str) -> None:
     """Tell where the gradient of TENSOR came from: the largest contributions, each a path from the root.
 
-    TENSOR is a name (w, net.0.weight), an element ("w[3, 0]") or a number (t12). Default: the newest *.gradviz here.
-    """
+    TENSOR is a name (w, net.0.weight), an element ("w[3, 0]") or a number (t12). Default: the newest *.gradviz here."""
     if across:
         _across(words, number, form)
         return

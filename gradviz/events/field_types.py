@@ -14,9 +14,8 @@ class Stored:
 
     `how` is `number` (an unsigned 32-bit integer), `text` (the number of a string), `rule` (the number of a Rule),
     `pass` (the trace's number of a pass), `back` (an earlier event, by how many events it lies back), `flag` (a bit),
-    `time` (a double: seconds, or any real number) or `list`.
-    A list has at least `least` elements; each has `parts`, one unsigned 32-bit integer each. `means` is what the field
-    stands for."""
+    `time` (a double: seconds, or any real number) or `list`. A list has at least `least` elements; each has `parts`,
+    one unsigned 32-bit integer each. `means` is what the field stands for."""
 
     how: str
     means: str = ""

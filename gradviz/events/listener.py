@@ -80,8 +80,7 @@ class Listener:
     source may save itself the work, except for scopes: they are always emitted.
 
     While it `rests`, a source may stop watching altogether until the pass before the next that is wanted has ended, and
-    emit the beginnings and ends of passes alone. If it `sums`, it wants a few numbers of each pass
-    and of steps.
+    emit the beginnings and ends of passes alone. If it `sums`, it wants a few numbers of each pass and of steps.
 
     If it `wants_changes`, the value of a tensor of more than `values.SMALL` elements that a step of an optimizer has
     written may be a `handles.Changed`. If it `wants_histograms`, it is given those of the leaves at a few passes, and

@@ -22,12 +22,11 @@ UNKNOWN_COLUMN = -1
 class Place:
     """An expression in a source file, and the destination of its value.
 
-    Lines count from 1, columns from 0 in characters; a column that is not known is -1.
-    `names` are the targets of the assignment that the value goes to: one for `y = f()`, several for `a, b = f()`.
-    `returns` says that the function returns the value as it is to its caller, which may have a name for it; `part` says
-    that it returns it as one item of a tuple: its place, and the number of items. `unpacks` says that the value is the
-    result of a call, and that `names` are those of its items.
-    """
+    Lines count from 1, columns from 0 in characters; a column that is not known is -1. `names` are the targets of the
+    assignment that the value goes to: one for `y = f()`, several for `a, b = f()`. `returns` says that the function
+    returns the value as it is to its caller, which may have a name for it; `part` says that it returns it as one item
+    of a tuple: its place, and the number of items. `unpacks` says that the value is the result of a call, and that
+    `names` are those of its items."""
 
     file: str
     line: int
@@ -44,8 +43,7 @@ class Place:
 def place_of(code: types.CodeType, lasti: int) -> Place:
     """Return the place of the instruction at byte offset `lasti` (`frame.f_lasti`) of `code`.
 
-    An offset that is not in the code, such as that of a frame not yet started, gives the first line of the code.
-    """
+    An offset that is not in the code, such as that of a frame not yet started, gives the first line of the code."""
     decoded = _decode(_Identity(code))
     known = 0 <= lasti // 2 < len(decoded.positions)
     line, end_line, col, end_col = decoded.positions[lasti // 2] if known else (None, None, None, None)
@@ -225,8 +223,7 @@ def _destination(decoded: _Decoded, lasti: int) -> "_Stack":
 def _target_of_augmented(ops: list[_Op], index: int) -> list[object]:
     """Return the target that the `+=` at `index` stores to: `self` of `self.h += x`, `d` and 0 of `d[0] += x`.
 
-    The compiler copies the target just before it reads the old value, and nothing inside an expression looks alike.
-    """
+    The compiler copies the target just before it reads the old value, and nothing inside an expression looks alike."""
     for start in range(index - 1, 0, -1):
         first, second = ops[start], ops[start + 1]
         if first.name == "COPY" and (
@@ -250,8 +247,7 @@ def _loaded_before(ops: list[_Op], stop: int) -> list[object]:
 class _Stack:
     """The interpreter's stack from the moment the value was made, as far as its contents are known.
 
-    An item is the text of a name (`self.w`), a `_Constant`, a `_Value`, or a tuple of items just gathered.
-    """
+    An item is the text of a name (`self.w`), a `_Constant`, a `_Value`, or a tuple of items just gathered."""
 
     def __init__(self) -> None:
         self.value = _Value()

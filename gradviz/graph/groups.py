@@ -57,8 +57,7 @@ class _Item:
 
 @no_collection()
 def groups(graph: Graph) -> dict[str, Group]:
-    """All groups of a graph by id, each after its parent. The same graph always gives the same groups and
-    ids."""
+    """All groups of a graph by id, each after its parent. The same graph always gives the same groups and ids."""
     return _Tree(graph).groups
 
 

@@ -354,8 +354,7 @@ def _expected(value: Snapshot | None) -> Any:
 
 
 def _numbers(array: np.ndarray) -> list[Any]:
-    """The elements of an array; NaN and infinities by their names in JavaScript, since JSON has no numbers for
-    them."""
+    """The elements of an array; NaN and infinities by their names in JavaScript, since JSON has no numbers for them."""
     names = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
     return [names.get(str(one), one) for one in np.asarray(array, np.float64).ravel().tolist()]
 

@@ -170,8 +170,7 @@ def _passes(query: Query, events: list[int]) -> list[int]:
 
 
 def _thinned(events: np.ndarray, trace: Trace) -> list[int]:
-    """At most about MOST_STEPS of the events: all of the most important kinds, and a regular sample of the
-    others."""
+    """At most about MOST_STEPS of the events: all of the most important kinds, and a regular sample of the others."""
     if len(events) <= MOST_STEPS:
         return events.tolist()
     kinds = trace.kinds[events]

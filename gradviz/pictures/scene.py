@@ -360,8 +360,7 @@ def _places(graph: Graph) -> dict[str, int]:
 
 
 def _hub_and_user(edge: Edge, graph: Graph) -> tuple[str, str]:
-    """The leaf or AccumulateGrad at one end of an edge, and its user at the other end; empty texts for other
-    edges."""
+    """The leaf or AccumulateGrad at one end of an edge, and its user at the other end; empty texts for other edges."""
     if edge.kind in (DATA, SAVED) and graph.nodes[edge.source].is_leaf:
         return edge.source, edge.target
     if edge.kind == GRAD and graph.nodes[edge.target].name == "AccumulateGrad":

@@ -23,11 +23,10 @@ class Birth:
 
 
 def birth(query: Query, moment: Moment) -> Birth | None:
-    """The origin of a NaN, or else of an infinity, in the outputs of the event of a moment; None if they have
-    neither.
+    """The origin of a NaN, or else of an infinity, in the outputs of the event of a moment; None if they have neither.
 
-    A NaN is explained only by an input with NaN: a NaN computed from infinities is new. An infinity is
-    explained by either."""
+    A NaN is explained only by an input with NaN: a NaN computed from infinities is new. An infinity is explained by
+    either."""
     took, gave = taken_and_given(query, moment)
     before = Moment(query, moment.k - 1) if moment.k and query.tensors.is_op(moment.k) else moment
     for what, carried_by in ((NAN, (NAN,)), (INF, (INF, NAN))):

@@ -136,8 +136,7 @@ class Names(Lookup):
         return {path.partition(".")[0] for path in self.trace.parameters.values() if "." in path}
 
     def given(self, tensor: int, maker: Event | None) -> str | None:
-        """The name of the variable that a tensor made by event `maker` was first assigned to; None if there
-        is none."""
+        """The name of the variable that a tensor made by event `maker` was first assigned to; None if there is none."""
         names = self.assigned_at(maker.site) if maker is not None else ()
         if isinstance(maker, TensorMade) and maker.how not in _UNASSIGNED:
             return names[0] if len(names) == 1 else self.in_collections.get(tensor)

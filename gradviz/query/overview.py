@@ -223,8 +223,7 @@ _PHASES = (FORWARD, BACKWARD, OPTIMIZER)
 @dataclass(slots=True)
 class Cost:
     """The cost of ops together: their number, and by phase (`forward`, `backward`, `optimizer`) their seconds, the
-    bytes of memory that their results allocated, and their floating-point operations, as far as PyTorch counts
-    them."""
+    bytes of memory that their results allocated, and their floating-point operations, as far as PyTorch counts them."""
 
     ops: int = 0
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_PHASES, 0.0))

@@ -77,8 +77,7 @@ class TraceColumns:
 
     @cached_property
     def gradients(self) -> Rows:
-        """The gradients of events: received, produced, accumulated, retained, assigned, or returned by a
-        hook."""
+        """The gradients of events: received, produced, accumulated, retained, assigned, or returned by a hook."""
         parts = []
         received, produced = self.trace.table(Kind.RECEIVED), self.trace.table(Kind.PRODUCED)
         arrived, flows = received.lists("gradients"), produced.lists("flows")

@@ -275,8 +275,7 @@ class Tensors(Lookup):
 
     @cached_property
     def leaf_flags(self) -> Log:
-        """The flags of all tensors that are leaves at any time: the events that changed them, and the new
-        flags."""
+        """The flags of all tensors that are leaves at any time: the events that changed them, and the new flags."""
         states = self.trace.states
         ever = distinct(states.tensors[states.flags & LEAF > 0])
         rows = contained(states.tensors, ever)

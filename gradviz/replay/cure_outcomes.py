@@ -173,8 +173,7 @@ def _is_barrier(query: Query, step: Input, mode: GradMode | None) -> bool:
 
 
 def _gained(before: Outcome, after: Outcome, leaf: int, kind: str) -> np.ndarray | None:
-    """The new gradient of a leaf that had none, or zeros, or lacked a term; None if its gradient does not change
-    so."""
+    """The new gradient of a leaf that had none, or zeros, or lacked a term; None if its gradient does not change so."""
     was, gradient = before.gradients.get(leaf), after.gradients.get(leaf)
     if gradient is None or not gradient.any():
         return None

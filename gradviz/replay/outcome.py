@@ -36,11 +36,10 @@ class Edits:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The results of a pass: the values of its roots, the gradients of its leaves (None: it received none).
-    `checksums` are those of each call's results, `small` the elements of small results, by event and tensor.
-    `first_bad` has the first call that returned a NaN (True), and an infinity (False), with the indices of the first
-    dimension that have it. With a graph, `made` are the elements of all results of calls, and `nodes` the gradients
-    at the nodes."""
+    """The results of a pass: the values of its roots, the gradients of its leaves (None: it received none). `checksums`
+    are those of each call's results, `small` the elements of small results, by event and tensor. `first_bad` has the
+    first call that returned a NaN (True), and an infinity (False), with the indices of the first dimension that have
+    it. With a graph, `made` are the elements of all results of calls, and `nodes` the gradients at the nodes."""
 
     roots: dict[int, np.ndarray]
     gradients: dict[int, np.ndarray | None]

@@ -259,8 +259,7 @@ class _Calls:
 
 
 def _stretches(module: Any, items: Sequence[_Item]) -> list[tuple[int, int]]:
-    """The first and last step of each call of a module, from the parts that were used; empty where that is
-    unknown."""
+    """The first and last step of each call of a module, from the parts that were used; empty where that is unknown."""
     if not items or not _is_called(module):
         return []
     groups = _groups(module, items)

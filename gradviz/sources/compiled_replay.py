@@ -128,8 +128,7 @@ class _Noted(Replay):
         return self.fx.call_function(self._nameable(self.runner.functions[call.function]), args, kwargs)
 
     def _nameable(self, function: Any) -> Any:
-        """A function that the code of a graph can name: the function itself, or a copy if its name leads
-        elsewhere."""
+        """A function that the code of a graph can name: the function itself, or a copy if its name leads elsewhere."""
         if not isinstance(function, FunctionType):
             return function
         named: Any = self.torch

@@ -168,8 +168,7 @@ class Functions:
         return call
 
     def _form(self, value: Any) -> Any:
-        """The form of an argument, which is equal for calls of the same form. It keeps no reference to the
-        argument."""
+        """The form of an argument, which is equal for calls of the same form. It keeps no reference to the argument."""
         if isinstance(value, self.engine.tensor):
             return self.engine.form(value), value.requires_grad
         return repr(value) if type(value) in (bool, int, float, str, tuple, type(None)) else type(value)

@@ -53,8 +53,7 @@ def is_module(thing: Any) -> bool:
 
 
 def tell_call(module: Any, inputs: Any, listener: Listener) -> None:
-    """Emit to a listener one call of a module. `inputs` are its arguments: a tensor, a tuple of tensors, or a
-    dict."""
+    """Emit to a listener one call of a module. `inputs` are its arguments: a tensor, a tuple of tensors, or a dict."""
     if pytorch.is_of("nn.Module", module):
         from gradviz.sources.torch_recorder import torch_graph
 

@@ -59,8 +59,7 @@ def _of_these(op: Op, inputs: Sequence[Any], args: tuple[Any, ...]) -> tuple[Any
 
 
 def _constants(node: Any, op: OpRan) -> list[Any]:
-    """The inputs that are numbers, None for tensors: from the node's saved values, otherwise from the event's
-    text."""
+    """The inputs that are numbers, None for tensors: from the node's saved values, otherwise from the event's text."""
     saved = [getattr(node, slot, None) for slot in ("x", "y")]
     constants: list[Any] = []
     for place, tensor in enumerate(op.inputs):

@@ -504,8 +504,7 @@ def _has_weights(last: Call) -> bool:
 
 
 def _share(replay: Replay, last: Call, count: int) -> float:
-    """The factor of each element in a loss: 1 in a sum, 1/count in a mean. Targets that a loss ignores do not
-    count."""
+    """The factor of each element in a loss: 1 in a sum, 1/count in a mean. Targets that a loss ignores do not count."""
     positional, named = last.arguments
     if last.op == "sum" or named.get("reduction") == "sum":
         return 1.0

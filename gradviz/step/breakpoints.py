@@ -40,9 +40,8 @@ class Breakpoint:
 
 
 def breakpoint_of(text: str, words: Words | None = None, live: bool = False) -> Breakpoint:
-    """Parse the argument of `break`. A bare name is looked up in the trace of `words`. If the script is still
-    running (`live`), the name may be unknown: it may still appear. Raises CommandError if the text has no
-    meaning."""
+    """Parse the argument of `break`. A bare name is looked up in the trace of `words`. If the script is still running
+    (`live`), the name may be unknown: it may still appear. Raises CommandError if the text has no meaning."""
     place = _PLACE.match(text)
     if place is not None:
         file = f' and file == "{file_name(place["file"])}"' if place["file"] else ""

@@ -42,8 +42,7 @@ class Neighbourhood:
 
 
 def neighbourhood(stop: Stop, most: int) -> Neighbourhood | None:
-    """The surroundings of the event of a stop, in up to `most` spots; None if the event has no place in a
-    graph."""
+    """The surroundings of the event of a stop, in up to `most` spots; None if the event has no place in a graph."""
     if most < 2:
         return None
     made = isinstance(stop.event, kinds.NodeMade)
@@ -319,8 +318,7 @@ class _Drawing:
 
 
 def drawn(stop: Stop, width: int, height: int) -> list[Text]:
-    """The neighbourhood of a stop in at most `height` lines; empty if there is nothing to draw, or not enough
-    room."""
+    """The neighbourhood of a stop in at most `height` lines; empty if there is nothing to draw, or not enough room."""
     for most in range(min(height, 16), 1, -1):
         graph = neighbourhood(stop, most)
         if graph is None:

@@ -263,8 +263,7 @@ NARROW = 48  # the fewest columns of a session
 
 
 class Together:
-    """The sessions of a group as one screen, one column each. Sessions that do not fit are counted in the last
-    line."""
+    """The sessions of a group as one screen, one column each. Sessions that do not fit are counted in the last line."""
 
     def __init__(self, group: Group, prompt: str | None = None) -> None:
         self.sessions = group.shown

@@ -187,8 +187,7 @@ def first_bad(session: Session, argument: str) -> None:
 
 
 def export(session: Session, argument: str) -> None:
-    """Write the state at this event into a file: the graph so far, in the format of the ending, or the stop
-    as text."""
+    """Write the state at this event into a file: the graph so far, in the format of the ending, or the stop as text."""
     file = Path(argument)
     if file.suffix.lower() in (".txt", ""):
         file = file.with_suffix(".txt")

@@ -45,14 +45,13 @@ class Settings:
 
 
 class Session:
-    """`position` counts from 0, as `trace.event` does; texts for the user count from 1. `over` is true once the
-    session has ended. `message` is the message of the last command, and `page` the page that it shows instead of the
-    stop. `live` means that the script is paused at the last event of the trace. To continue it, a command sets
-    `resume` and ends the session. `exporter` writes the graph of a trace up to an event into a file. `fill` adds to
-    the events around an event the elements that a replay computes, and returns whether it could; `fill_in_where_bad`
-    adds them to the first pass with a NaN, in which the first event with a NaN is looked for. `what_if` returns
-    the results of a pass with other values. The caller provides these functions. Raises CommandError if the trace has
-    no events."""
+    """`position` counts from 0, as `trace.event` does; texts for the user count from 1. `over` is true once the session
+    has ended. `message` is the message of the last command, and `page` the page that it shows instead of the stop.
+    `live` means that the script is paused at the last event of the trace. To continue it, a command sets `resume` and
+    ends the session. `exporter` writes the graph of a trace up to an event into a file. `fill` adds to the events
+    around an event the elements that a replay computes, and returns whether it could; `fill_in_where_bad` adds them to
+    the first pass with a NaN, in which the first event with a NaN is looked for. `what_if` returns the results of a
+    pass with other values. The caller provides these functions. Raises CommandError if the trace has no events."""
 
     def __init__(
         self,

@@ -30,8 +30,7 @@ _OF_TENSORS = (VALUED, FLAGGED, GIVEN, PUSHED)  # the lists of a chunk about ten
 
 
 class Part(Trace):
-    """A part of a trace, which grows with the questions: the events that have been read, at their places in the
-    run."""
+    """A part of a trace, which grows with the questions: the events that have been read, at their places in the run."""
 
     def __init__(self, trace: Trace) -> None:
         super().__init__(trace.path, trace._connection, trace.chunks)

@@ -233,8 +233,7 @@ def _as_formula(words: Words, step: ChainStep) -> str:
 
 
 def multiplied(words: Words, step: ChainStep) -> str:
-    """The gradient before the sum, as a product: `[[2], [4]] = [[1], [2]] × 2`; empty if the numbers are not
-    known."""
+    """The gradient before the sum, as a product: `[[2], [4]] = [[1], [2]] × 2`; empty if the numbers are not known."""
     formula, up = formula_of(words, step), step.upstream
     number = formula if is_number(formula) else numbers_of(step.local)
     gradient = step.product if step.summed else step.downstream

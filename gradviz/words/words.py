@@ -205,8 +205,7 @@ class Words:
     # --- derivatives
 
     def taken(self, tensor: int, gave: Sequence[int]) -> str:
-        """The name of an input `tensor` of an op with outputs `gave`: `y before` if the op changed y in
-        place."""
+        """The name of an input `tensor` of an op with outputs `gave`: `y before` if the op changed y in place."""
         return self._earlier(self.called(tensor)) if tensor in gave else self.called(tensor)
 
     def _earlier(self, name: str) -> str:

@@ -772,8 +772,7 @@ class Pass:
         self, record: NodeRecord, leaf: Known, numbers: Sequence[int], values: Sequence[Any],
         received: Sequence[Any], grad: torch.Tensor | None,
     ) -> None:  # fmt: skip
-        """Emit that a leaf has accumulated its gradient; `grad` is None if a hook has already consumed its
-        `.grad`."""
+        """Emit that a leaf has accumulated its gradient; `grad` is None if a hook has already consumed its `.grad`."""
         is_computed = self.create_graph and grad is not None and grad.grad_fn is not None
         is_told = numbers[0] and values[0] is None and grad is not None and not is_computed
         if not is_told:

@@ -324,8 +324,7 @@ class Identity:
 
     def edges_of(self, edges: Sequence[tuple[Any, int]], numbers: Sequence[int] = ()) -> list[int]:
         """The edges of a node whose targets are all numbered, flat: (node, nr, tensor, ...). `numbers` are the inputs
-        of an op that made one node. If there is one for each edge, they give the tensors of edges without a
-        target."""
+        of an op that made one node. If there is one for each edge, they give the tensors of edges without a target."""
         aligned = numbers if len(numbers) == len(edges) else (0,) * len(edges)
         key = self.key
         flat: list[int] = []

@@ -107,9 +107,8 @@ def call_of(func: Any) -> Any:
 class Measured(BelowAutograd):  # type: ignore[no-untyped-call]
     """Emits the cost of each op below autograd to a source's listener.
 
-    The time is that of PyTorch's own call, without our own work if this mode is the lowest. An op on a device is
-    waited for. The memory is that of the storages of the results; memory that an op needs only while it runs is not
-    seen."""
+    The time is that of PyTorch's own call, without our own work if this mode is the lowest. An op on a device is waited
+    for. The memory is that of the storages of the results; memory that an op needs only while it runs is not seen."""
 
     def __init__(self, source: Source) -> None:
         from torch.utils.flop_counter import flop_registry  # it imports Triton where that is installed: half a second

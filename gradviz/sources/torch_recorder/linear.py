@@ -74,8 +74,7 @@ def tell_linear(source: Source, args: Any, out: torch.Tensor, frame: FrameType) 
 
 
 def _made_by(fn: Any, identity: Identity) -> tuple[Numbered | None, Numbered | None] | None:
-    """The nodes of the transpose and of `addmm` behind `fn`, which get their numbers; None if there are other
-    nodes."""
+    """The nodes of the transpose and of `addmm` behind `fn`, which get their numbers; None if there are other nodes."""
     if fn is None:
         return None, None
     if fn.name() != "AddmmBackward0":

@@ -199,8 +199,7 @@ class Training:
     def _tell_cleared(
         self, owner: Any, set_to_none: bool, frame: FrameType
     ) -> tuple[list[int], list[torch.Tensor | None]]:
-        """Emit that gradients are cleared. Returns the numbers of their leaves, and the gradients that become
-        zero."""
+        """Emit that gradients are cleared. Returns the numbers of their leaves, and the gradients that become zero."""
         identity = self.source.identity
         with torch._C.DisableTorchFunction():
             identity.tell_pending()

@@ -74,8 +74,7 @@ def plan_of(
 
 
 def is_changed_below() -> bool:
-    """Whether a mode or hook may change an op's inputs on their way to autograd, or the tensors that its node
-    saves."""
+    """Whether a mode or hook may change an op's inputs on their way to autograd, or the tensors that its node saves."""
     return bool(_modes_below()) or _packing_hooks is None or _packing_hooks(True) is not None
 
 

@@ -109,10 +109,9 @@ _Small = tuple[Form, int, int, int, np.dtype, Callable[[int], Any]]
 
 
 class TorchReader:
-    """Reads PyTorch tensors. Tensors on the CPU are read in place: after an op that has filled the processor's
-    caches, a call of NumPy takes several times as long, so the statistics of small tensors are computed later, many
-    at once. For other tensors statistics are computed on their device, and fetched later, with one copy for all on a
-    device.
+    """Reads PyTorch tensors. Tensors on the CPU are read in place: after an op that has filled the processor's caches,
+    a call of NumPy takes several times as long, so the statistics of small tensors are computed later, many at once.
+    For other tensors statistics are computed on their device, and fetched later, with one copy for all on a device.
 
     A tensor without readable elements (meta, sparse, nested, quantized, wrapped by a transform) has no value."""
 

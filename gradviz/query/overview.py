@@ -467,15 +467,11 @@ def _joined(rows: dict[str, ModuleRow]) -> dict[str, ModuleRow]:
     joined: dict[str, ModuleRow] = {}
     for name, of_network in networks.items():
         is_never_used = len(of_network) > 1 and not any(row.type or row.trainable for row in of_network)
-        kept = [_copy_of(name, of_network)] if is_never_used else of_network
+        own, said = sum(row.own for row in of_network), f"{len(of_network)} modules, not called"
+        whole = ModuleRow(name, said, 0, own=own, paths=[name], modules=len(of_network))
+        kept = [whole] if is_never_used else of_network
         joined.update((row.path, row) for row in kept)
     return joined
-
-
-def _copy_of(name: str, rows: list[ModuleRow]) -> ModuleRow:
-    return ModuleRow(
-        name, f"{len(rows)} modules, not called", 0, own=sum(row.own for row in rows), paths=[name], modules=len(rows)
-    )
 
 
 def _around(path: str) -> list[str]:

@@ -335,7 +335,11 @@ class Replicas:
         ranks have called different numbers of collectives before a step: a rank has left out a step, or has one
         more."""
         clocks = [[call.event for call in query.of(collective_clock)] for query in self.queries]
-        return list(takewhile(lambda steps: _are_at_one_time(steps, clocks), self.together(optimizer_steps)))
+
+        def are_at_one_time(steps: Sequence[Stepped]) -> bool:
+            return len({bisect_left(events, step.index) for step, events in zip(steps, clocks, strict=True)}) == 1
+
+        return list(takewhile(are_at_one_time, self.together(optimizer_steps)))
 
     @cached_property
     def passes(self) -> list[tuple[PassInfo, ...]]:
@@ -606,11 +610,6 @@ class Replicas:
         """The `.grad` of a parameter on each rank at these events; None if there is none."""
         of_ranks = zip(self.queries, self.tensors(name), at, strict=True)
         return tuple(query.tensors.gradient(tensor, event) for query, tensor, event in of_ranks)
-
-
-def _are_at_one_time(steps: Sequence[Stepped], clocks: Sequence[Sequence[int]]) -> bool:
-    """Whether the ranks called equally many collectives before their steps; `clocks` are the events of the calls."""
-    return len({bisect_left(events, step.index) for step, events in zip(steps, clocks, strict=True)}) == 1
 
 
 def frozen_on_some(ranks: Replicas) -> Apart | None:

@@ -278,7 +278,8 @@ class Together:
         shown = self.sessions[: max((width + 1) // (NARROW + 1), 1)]
         hidden = len(self.sessions) - len(shown)
         each, room = (width + 1) // len(shown) - 1, max(height - 1 - bool(hidden), 1)
-        titles = [filled(Text(f" {together_label(session)}", style="bold reverse"), each) for session in shown]
+        labels = [filter(None, (clean(label_of(one.trace)), clock_text(one))) for one in shown]  # rank 0 · collective 3
+        titles = [filled(Text(f" {' · '.join(parts)}", style="bold reverse"), each) for parts in labels]
         columns = [
             [title, *Screen(session, self.prompt).lines(each, room)]
             for title, session in zip(titles, shown, strict=True)
@@ -289,11 +290,6 @@ class Together:
             more = f" {hidden} more: widen the terminal to {wanted} columns, or look into one, as in :rank 1"
             lines.append(filled(Text(more, style="bold yellow"), width))
         return lines[:height]
-
-
-def together_label(session: Session) -> str:
-    """`rank 0 · collective 3 of 24`."""
-    return " · ".join(filter(None, (clean(label_of(session.trace)), clock_text(session))))
 
 
 def page_lines(

@@ -85,7 +85,8 @@ def _read_from(leaf: str, call: str, name: str) -> Fix:
 
 def _of_nothing(case: Case) -> Iterator[Found]:
     """Passes whose None is assigned to a variable."""
-    used = _used_in_the_last_line(case)
+    values = case.query.of(wrong_values)  # of the statement that ended the program
+    used = {one.origin_line for one in values if one.type == "NoneType" and _is_backward(one.origin)}
     for backward_pass in case.trace.passes:
         site = case.query.places.site(backward_pass.site)
         statement = statement_at(case.query, site)
@@ -104,15 +105,6 @@ def _of_nothing(case: Case) -> Iterator[Found]:
             severity=ERROR if statement.lineno in used else WARNING,
         )
         return
-
-
-def _used_in_the_last_line(case: Case) -> set[int]:
-    """The lines of the calls of backward() whose None was used in the statement that ended the program."""
-    return {
-        value.origin_line
-        for value in case.query.of(wrong_values)
-        if value.type == "NoneType" and _is_backward(value.origin)
-    }
 
 
 def _is_backward(node: ast.expr) -> bool:

@@ -318,8 +318,8 @@ def _written(data: dict[str, Any], views: list[dict[str, Any]], language: str) -
         "SCRIPT": script,
         "DATA": _json({**data, "texts": texts_of_scripts(parts, language)}),
         "VIEWS": "\n".join(
-            f'<script type="application/octet-stream" id="views-{number}">{_compressed(columns)}</script>'
-            for number, columns in enumerate(_packed(views))
+            f'<script type="application/octet-stream" id="views-{number}">{_compressed(pack)}</script>'
+            for number, pack in enumerate(_packed(views))
         ),
     }
     parts = in_language(here.joinpath("page.html").read_text(encoding="utf-8"), language).split("@@")
@@ -337,10 +337,9 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _packed(views: Sequence[dict[str, Any]]) -> list[dict[str, list[Any]]]:
-    """The views in packs that are compressed together, their parts of one name behind one another: zlib sees only 32 kB
-    back. The first view is alone: the page opens with it. Small passes of a loop are much alike: eight together take
-    5 kB each where one alone takes 9."""
+def _packed(views: Sequence[dict[str, Any]]) -> list[Sequence[dict[str, Any]]]:
+    """The views in packs that are compressed together. The first view is alone: the page opens with it. Small passes of
+    a loop are much alike: eight together take 5 kB each where one alone takes 9."""
     packs: list[list[dict[str, Any]]] = [[views[0]]]
     room = 0
     for one in views[1:]:
@@ -350,11 +349,13 @@ def _packed(views: Sequence[dict[str, Any]]) -> list[dict[str, list[Any]]]:
             room = _MOST_PACKED
         packs[-1].append(one)
         room -= size
-    return [{name: [view[name] for view in pack] for name in pack[0]} for pack in packs]
+    return list(packs)
 
 
-def _compressed(data: Any) -> str:
-    """Data as JSON, compressed (zlib) and in base64. The page decompresses a view when it shows it."""
+def _compressed(views: Sequence[dict[str, Any]]) -> str:
+    """Views as JSON, compressed (zlib) and in base64. The page decompresses a view when it shows it. Parts of one name
+    lie behind one another: zlib sees only 32 kB back."""
+    data = {name: [view[name] for view in views] for name in views[0]}
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return base64.b64encode(zlib.compress(text.encode(), _LEVEL)).decode()
 

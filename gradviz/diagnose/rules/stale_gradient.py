@@ -56,7 +56,7 @@ def stale_gradient(case: Case) -> Iterator[Found]:
     stepped = int(lives.numbers[window & used][0])
     if stepped == BY_HAND:
         cure = _clearing(case, leaves.tolist(), backward_pass.site)
-        edits = _before_backward(cure)
+        edits: Edits = lambda spot: [spot.source.before(spot.statement, cure)] if spot.statement is not None else []
     else:
         holder = _holder(case, stepped, leaves.tolist(), backward_pass.site)
         cure, edits = f"{holder}.zero_grad()", _cleared
@@ -138,8 +138,3 @@ def _clearing(case: Case, leaves: list[int], site: int) -> str:
     names = [case.words.called(leaf) for leaf in leaves]
     plain = [name for name in names if name.isidentifier()] or names[:1]
     return " = ".join(f"{name}.grad" for name in dict.fromkeys(plain)) + " = None"
-
-
-def _before_backward(cure: str) -> Edits:
-    """A statement before backward()."""
-    return lambda spot: [spot.source.before(spot.statement, cure)] if spot.statement is not None else []

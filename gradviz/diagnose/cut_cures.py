@@ -310,8 +310,9 @@ def _without_copy(case: Case, made: TensorMade) -> Fix | None:
     if not isinstance(call.func, ast.Attribute) or call.func.attr != made.how:
         return None
     target, own = assigned_to(statement), call.args[0]
-    if isinstance(own, ast.List) and _are_tensors(case, own.elts, made.index):
-        new = f"{ast.unparse(call.func.value)}.stack([{', '.join(map(_with_tensors, own.elts))}])"
+    are_tensors = isinstance(own, ast.List) and _are_tensors(case, own.elts, made.index)
+    if are_tensors or (isinstance(own, ast.ListComp) and _with_tensors(own) != ast.unparse(own)):
+        new = f"{ast.unparse(call.func.value)}.stack({_with_tensors(own)})"
         return Fix(f"{target} = {new}  # the tensors themselves", typed_without_cut(f"{target} = {new}"))
     if isinstance(own, ast.BinOp | ast.Call) and read_in_its_line(case.query, made):
         new = _with_tensors(own)

@@ -495,7 +495,8 @@ class Downstream:
             written.setdefault(int(event), []).append(int(tensor))
 
         def home(tensor: int) -> int:
-            return next(one for one in reach([tensor], lambda one: [bases.get(one, 0)]) if not bases.get(one))
+            behind = reach([tensor], lambda one: [bases.get(one, 0)])  # a damaged trace may have a circle
+            return next((one for one in behind if not bases.get(one)), tensor)
 
         passes = self.query.passes
         needed = {home(root.tensor) for number in trace.pass_numbers for root in passes.starts(number) if root.tensor}

@@ -19,7 +19,7 @@ _INSTEAD = {
     "▶": ">", "▸": ">", "▹": ">", "▾": "v", "◀": "<", "▲": "^", "▼": "v", "›": ">", "‹": "<", "⟩": ">", "⟨": "<",
     "▁": "_", "▂": ".", "▃": "-", "▄": "~", "▅": "=", "▆": "+", "▇": "*",
     "‘": "'", "’": "'", "“": '"', "”": '"', "…": "...", "\N{NO-BREAK SPACE}": " ", "\N{REPLACEMENT CHARACTER}": "?",
-    "\N{COMBINING CIRCUMFLEX ACCENT}": "^", "↳": ">",
+    "\N{COMBINING CIRCUMFLEX ACCENT}": "^", "↳": ">", "▥": "#",
 }  # fmt: skip
 
 _RAISED = re.compile(r"(\^[\w+-])\^(?=[\w+-])")  # of a power of several signs

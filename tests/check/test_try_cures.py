@@ -58,7 +58,6 @@ ADVISED = {
     "stale-graph: a closure that evaluates the loss of old values",
     "stale-graph: a closure that runs no pass",
     "stale-graph: prototypes of an encoder that is trained",
-    "stale-gradient: centers whose gradients are scaled, and never cleared",
     "stale-optimizer: another head",
     "stale-optimizer: another head for a trainer that has its optimizer",
     "stale-optimizer: two optimizers that step with the same gradients",

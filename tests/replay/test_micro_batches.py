@@ -12,16 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 
 from gradviz.replay.across_samples import AcrossSamples, across_samples  # noqa: E402
-from gradviz.replay.micro_batches import (  # noqa: E402
-    COUNTS,
-    MEAN,
-    OTHER,
-    SIZES,
-    SUM,
-    MicroBatches,
-    joined,
-    split,
-)
+from gradviz.replay.micro_batches import COUNTS, MEAN, OTHER, SIZES, SUM, MicroBatches, joined, split  # noqa: E402
 from gradviz.replay.plan import ReplayError  # noqa: E402
 from gradviz.sources.torch_replay import TorchRunner  # noqa: E402
 from gradviz.tracefile import open_trace  # noqa: E402

@@ -30,13 +30,7 @@ from gradviz.events.kinds import (  # noqa: E402
     StepSummed,
 )
 from gradviz.query import Query  # noqa: E402
-from gradviz.query.curves import (  # noqa: E402
-    changes_of_steps,
-    learning_rates,
-    losses,
-    norms_of_steps,
-    relative_changes,
-)
+from gradviz.query.curves import changes_of_steps, learning_rates, losses, norms_of_steps, relative_changes  # noqa: E402
 from gradviz.sources.torch_recorder import tensor_values  # noqa: E402
 from gradviz.sources.torch_recorder.pass_numbers import NormsNow, PassNumbers, Spacing  # noqa: E402
 from gradviz.step.state import Session  # noqa: E402

@@ -21,11 +21,7 @@ import gradviz  # noqa: E402
 from gradviz.events.kinds import Mutated  # noqa: E402
 from gradviz.events.values import packed_stats_of  # noqa: E402
 from gradviz.sources.torch_recorder import fetching, tensor_values  # noqa: E402
-from gradviz.sources.torch_recorder.device_values import (  # noqa: E402
-    Room,
-    statistics_of,
-    whole_of,
-)
+from gradviz.sources.torch_recorder.device_values import Room, statistics_of, whole_of  # noqa: E402
 from tests.invoked import invoked  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -54,16 +54,13 @@ def stale_gradient(case: Case) -> Iterator[Found]:
     window = lives.windows == lives.windows[first]
     step = int(lives.events[window & used][0])
     stepped = int(lives.numbers[window & used][0])
-    if stepped == BY_HAND:
-        cure = _clearing(case, leaves.tolist(), backward_pass.site)
-        edits: Edits = lambda spot: [spot.source.before(spot.statement, cure)] if spot.statement is not None else []
-    else:
-        holder = _holder(case, stepped, leaves.tolist(), backward_pass.site)
-        cure, edits = f"{holder}.zero_grad()", _cleared
+    holder = "" if stepped == BY_HAND else _holder(case, stepped, backward_pass.site)
+    cure = f"{holder}.zero_grad()" if holder else _clearing(case, leaves.tolist(), backward_pass.site)
+    edits: Edits = lambda spot: [spot.source.before(spot.statement, cure)] if spot.statement is not None else []
     yield Found(
         f"pass {number} adds to gradients that a step has already used ({case.called(leaves.tolist())}): "
         f"they are not cleared after {case.at(step)}",
-        Fix(f"{cure}  # before backward()", edits),
+        Fix(f"{cure}  # before backward()", _cleared if holder else edits),
         (backward_pass.first, step, int(lives.events[first])),
         site=backward_pass.site,
         number=number,
@@ -103,13 +100,11 @@ def _read_sums(case: Case) -> Iterator[Found]:
     )
 
 
-def _holder(case: Case, optimizer: int, leaves: list[int], site: int) -> str:
-    """The name, at a site, of what can clear the gradients of some leaves: their optimizer, or the one module that has
-    them, if the program has several optimizers and the name of this one is not known."""
-    name = optimizer_name(case.query, {optimizer})
-    if not name and len(set(case.trace.table(Kind.HOLDS)["optimizer"].tolist())) > 1:
-        name = _module(case, leaves)
-    return seen_at(case.query, site, name) or "optimizer"
+def _holder(case: Case, optimizer: int, site: int) -> str:
+    """The name, at a site, of an optimizer; empty if it is not known which of several it is."""
+    name = seen_at(case.query, site, optimizer_name(case.query, {optimizer}))
+    is_only = len(set(case.trace.table(Kind.HOLDS)["optimizer"].tolist())) == 1
+    return name or ("optimizer" if is_only else "")
 
 
 def _cleared(spot: Spot) -> list[Edit]:

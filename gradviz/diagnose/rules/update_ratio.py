@@ -72,7 +72,7 @@ def update_ratio(case: Case) -> Iterator[Found]:
     matrices = states.of_forms(before, _is_matrix) > 0
     usable = matrices & (before >= 0) & (after >= 0)
     several = case.query.of(Ledger).steps_with_passes  # a step that searches makes many changes
-    usable &= ~contained(stepped.events[at], np.union1d(case.of(range_tests), several))
+    usable &= ~contained(stepped.events[at], case.of(range_tests)) & ~contained(stepped.events[at], several)
     now = states.stats[after, Stat.RMS]
     usable &= (was > 0) & (states.stats[after][:, [Stat.NAN, Stat.INF]] == 0).all(axis=1)
     at_least = np.where(np.isnan(changed), np.abs(now - was), changed)

@@ -391,14 +391,14 @@ class Memory(Lookup):
 
     @cached_property
     def parts(self) -> dict[int, int]:
-        """The tensor of which each view shows a part, by itself or as a view of all of such a view."""
+        """The tensor of which each view shows a part, by itself or as a view of such a view."""
         states, rows = self.trace.states, self.trace.states.firsts
         rows = rows[(states.bases[rows] > 0) & (states.flags[rows] & VIEW > 0)]
         found: dict[int, int] = {}
         columns = (states.tensors, states.bases, states.flags & WHOLE)
         for tensor, base, whole in sorted(zip(*(column[rows].tolist() for column in columns), strict=True)):
             if not whole or base in found:
-                found[tensor] = found[base] if whole else base
+                found[tensor] = found.get(base, base)
         return found
 
     def is_stale(self, tensor: int, at: int) -> bool:

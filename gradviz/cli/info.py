@@ -75,13 +75,15 @@ def _print_ledgers(traces: list[Trace], as_json: bool) -> None:
 
 
 def _print_saved(traces: list[Trace], as_json: bool) -> None:
-    for query in map(Query, traces):
-        number, storages = query.of(saved_storages)
-        if as_json:
-            click.echo(json_text({"pass": number, "storages": [asdict(one) for one in storages]}))
-        elif not storages:
+    found = [(query, *query.of(saved_storages)) for query in map(Query, traces)]
+    if as_json:
+        of_each = [{"pass": number, "storages": [*map(asdict, storages)]} for _, number, storages in found]
+        click.echo(json_text(of_each if len(of_each) > 1 else of_each[0]))
+        return
+    for query, _, storages in found:
+        if not storages:
             fail(f"{query.trace.path.name} does not have what graphs saved: trace --profile records it, of PyTorch")
-        for about, heads, rows in saved_told(query) if not as_json else ():
+        for about, heads, rows in saved_told(query):
             wide_console().print(Text(about))
             click.echo(f"\n{text_table(heads, rows)}\n")
 

@@ -103,6 +103,8 @@ def test_info_tells_what_was_saved_and_what_a_checkpoint_computes_again(folder: 
     assert "net.ff" in shown.partition("checkpoint")[2]
     told = json.loads(gradviz(folder, "info", "net.gradviz", "--saved", "--json").stdout)
     assert told["storages"][0]["size"] == 5120
+    both = json.loads(gradviz(folder, "info", "net.gradviz", "net.gradviz", "--saved", "--json").stdout)
+    assert both == [told, told]
 
 
 def test_a_report_has_what_was_saved(folder: Path) -> None:

@@ -97,7 +97,7 @@ class Lacks:
         key = leaf, self.trace.count if until is None else until
         if key not in self._known:
             is_gone = self._is_without_memory(leaf) or (leaf in self._converted and self._is_forgotten(leaf))
-            learns = leaf in self.never_got and self._memory(leaf) in self._learning  # by another name
+            learns = self._memory(leaf) in self._learning and leaf in self.never_got  # by another name
             self._known[key] = None if is_gone or learns else self._why(*key)
         return self._known[key]
 

@@ -67,7 +67,6 @@ def _untouched(case: Case, known: set[int]) -> Iterator[Found]:
     """Findings for the evaluated models that nothing changes, but for those with parameters that are `known`."""
     writes = case.query.of(Writes)
     changed = set(writes.changed.tolist())
-    last_write = dict(zip(writes.leaves.tolist(), writes.events.tolist(), strict=True))
     copies: dict[int, set[int]] = {}
     for leaf in case.trace.parameters:
         source = original(case.query, leaf)
@@ -79,12 +78,12 @@ def _untouched(case: Case, known: set[int]) -> Iterator[Found]:
         if visit.is_evaluation and not visit.in_pass and visit.rounds > 0 and visit.parameters:
             calls.setdefault(visit.parameters, []).append(visit)
     for parameters, own in calls.items():
-        made = max(case.query.tensors.maker(leaf) or 0 for leaf in parameters)
-        around = set().union(*(copies.get(leaf, set()) for leaf in parameters))
-        twins = {leaf for leaf in around & case.training.trained & changed if last_write[leaf] > made}
-        if len(own) < _LEAST or (changed | known) & set(parameters) or not twins:
+        if len(own) < _LEAST or (changed | known) & set(parameters):
             continue
-        if len({visit.rounds for visit in own}) < _LEAST:
+        made = max(case.query.tensors.maker(leaf) or 0 for leaf in parameters)
+        around = set().union(*(copies.get(leaf, set()) for leaf in parameters)) & case.training.trained & changed
+        twins = {leaf for leaf in around if writes.events[writes.leaves == leaf][-1] > made}
+        if not twins or len({visit.rounds for visit in own}) < _LEAST:
             continue
         first = own[0]
         trained = case.model_of(min(twins))

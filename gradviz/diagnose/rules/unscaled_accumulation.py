@@ -125,10 +125,9 @@ def _is_micro_batching(case: Case, passes: list[PassInfo]) -> bool:
     have the same root, and none was computed from gradients, as the loss of a task is after steps of its own."""
     if len({one.digest for one in passes}) != 1 or not all(root_is_mean(case.query, one.number) for one in passes[:8]):
         return False
-    if any(one.number in case.query.passes.through_passes for one in passes):
-        return False
     roots = {case.query.passes.began(backward_pass.number).roots[0].node for backward_pass in passes}
-    return len(roots) == len(passes)
+    own = len(roots) == len(passes)
+    return own and case.query.passes.through_passes.isdisjoint(one.number for one in passes)
 
 
 def _divided(count: int) -> Edits:

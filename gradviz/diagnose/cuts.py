@@ -40,6 +40,7 @@ class Place(Enum):
     USE = "a layer that has an input with a graph, too"
     PART = "a layer whose only input is cut off"
     BRANCH = "two branches from one result"
+    BESIDE = "a result that gradients flow to by another way"
     OPTIMIZER = "the passes of one of two optimizers"
     STEP = "all steps of a recurrence"
 
@@ -68,7 +69,7 @@ def partial_cuts(case: Case) -> list[Cut]:
     firsts, lasts = (_scanned(case, passes) for passes in (case.trace.passes, case.trace.passes[::-1]))
     known = {scan.number for scan in firsts}
     scans = [*firsts, *(scan for scan in lasts if scan.number not in known)]  # a cut may begin later
-    questions = (_recurrences_of, _uses_of, _branches_of, _holdings_of)
+    questions = (_recurrences_of, _uses_of, _branches_of, _holdings_of, _besides_of)
     ways = (cut for question in questions for scan in scans for cut in question(case, scan))
     found: dict[int, Cut] = {}
     cuts = itertools.chain(_terms(case, lasts), _numbers(case), ways)
@@ -97,15 +98,17 @@ _Cuts = frozenset[tuple[int, int]]  # events that cut, each with a tensor that i
 
 
 class _Scan:
-    """The meetings of a pass, by one walk over the ops behind its root that ran since the pass before, in order. `own`
-    are the leaves that the pass is meant to train."""
+    """The meetings of a pass, by one walk over the ops behind its root that ran since the pass before from its line,
+    in order. `own` are the leaves that the pass is meant to train."""
 
     def __init__(self, case: Case, backward_pass: PassInfo) -> None:
         self.case, self.query = case, case.query
         self.number, self.at = backward_pass.number, backward_pass.first
         self.root = case.query.passes.began(self.number).roots[0].tensor
-        before = (one for one in case.trace.passes if one.first < self.at)
-        self.since = max(map(case.query.passes.last, before), default=-1)
+        owners = case.query.of(PassOwners).optimizers(self.number)
+        before = (one for one in case.trace.passes if one.first < self.at and one.site == backward_pass.site)
+        begun = (event for event in map(case.training.made_at, owners) if event < self.at)
+        self.since = max((*map(case.query.passes.last, before), *begun), default=-1)  # copies of models come before
         self.own = _trained_by(case, self.number)
         self.ways = case.query.of(Lacks).ways(self.root, self.at)
         self.openly = set(self.ways.reached_openly)
@@ -297,6 +300,35 @@ def _branches_of(case: Case, scan: _Scan) -> Iterator[Cut]:
             yield Cut(
                 Place.BRANCH, meeting.cut, leaves, tensor=min(wholes), reader=meeting.op, may_be_meant=may_be_meant
             )
+
+
+_AGO = 3  # the most ops between what is cut off and the result that gradients flow to
+
+
+def _besides_of(case: Case, scan: _Scan) -> Iterator[Cut]:
+    """The cuts, by a call for them, of a result that gradients flow to by another way, or of what was computed from it:
+    `time.detach()` in one of two sums. These may be meant. Not where two sides are compared or multiplied, where what
+    is cut off weights a term, and not in front of a layer that is given nothing else."""
+    for meeting in scan.meetings:
+        op, cut = case.query.tensors.op(meeting.op), case.trace.event(meeting.cut)
+        is_asked = not (isinstance(cut, OpRan) and (not cut.grad_enabled or cut.index in case.downstream.flat))
+        is_linear = _is_linear_to_root(case, op.outputs[0])
+        is_compared = op.op in op_sets.LOSSES or (op.op in op_sets.DIFFERENCES and not is_linear)
+        is_weight = op.op in op_sets.MULTIPLYING | op_sets.DIVIDING and is_linear
+        is_product = op.op in op_sets.MATRIX_PRODUCTS and not meeting.weights | meeting.leaves & meeting.sources
+        others = [use.data for use in scan.ways.uses if use.leaves == meeting.weights and use.event != meeting.op]
+        is_probe = bool(meeting.weights) and all(one in scan.dead for data in others for one in data)
+        if meeting.layered or not is_asked or is_compared or is_weight or is_product or is_probe:
+            continue
+        is_sum = op.op in op_sets.ADDING and not meeting.sources.isdisjoint(meeting.live)
+        if is_sum or meeting.weights & meeting.leaves:
+            continue
+        near = {*reach(meeting.sources, lambda one: _openly(case, one), _AGO)} & scan.openly
+        beside = {one for one in near if op_of(case.query, one) and _requires_grad(case, one, scan.at)}
+        beside |= meeting.sources & near
+        if beside and not sets_value(case.query, meeting.sources, meeting.live):
+            leaves = tuple(sorted(meeting.leaves))
+            yield Cut(Place.BESIDE, meeting.cut, leaves, scan.root, tensor=max(beside), may_be_meant=True)
 
 
 def _is_lost_part(case: Case, scan: _Scan, source: int) -> bool:

@@ -150,6 +150,9 @@ def _told(case: Case, cut: Cut, why: str) -> str:
     if cut.place is Place.BRANCH:
         reader = case.at(cut.reader)
         return f"one of two branches from {name} to {reader} is cut here, {why}: {lose} through it"
+    if cut.place is Place.BESIDE:
+        way = f"one way from {name} to {case.words.called(cut.root)} is cut here, {why}"
+        return f"{way}, and another is open: {lose} through this one"
     its = optimizer_name(case.query, {cut.optimizer}) or "one of their optimizers"
     path = f"the path to {case.words.called(cut.root)} is cut here, {why}"
     return f"no pass before a step of {its} brings {leaves} a gradient: {path}"

@@ -120,13 +120,13 @@ class Lacks:
         cut = self._cut(leaf, begun)
         made = self.trace.event(cut.event) if cut is not None else None
         if cut is not None and not (isinstance(made, OpRan) and not made.grad_enabled):
-            return (self._open_use(leaf) if self._is_straight_through(made) else None) or cut
+            return (self._open_use(leaf, begun[-1].at) if self._is_straight_through(made) else None) or cut
         results = self._results(leaf)
         numbers = self._through_numbers(leaf, begun, results)
         if cut is not None:
             if numbers is not None:  # a copy after the cut is in the pass itself, unlike data from a memory
                 return numbers if numbers.lack is Lack.COPIED and numbers.event > cut.event else cut
-            return (self._open_use(leaf) if leaf not in self.penalties else None) or cut
+            return (self._open_use(leaf, begun[-1].at) if leaf not in self.penalties else None) or cut
         if numbers is not None or any(leaf in self._asked(one) for one in begun):
             return numbers
         return self._not_on_a_way(leaf, begun, results)
@@ -519,13 +519,14 @@ class Lacks:
         entered = made["source"][self.trace.named(made["how"], (TRANSFORM,))]
         return set(entered.tolist())
 
-    def _open_use(self, leaf: int) -> Lacking | None:
-        """The last result with a graph that is computed from a leaf and that no op reads; None if there is none."""
+    def _open_use(self, leaf: int, end: int) -> Lacking | None:
+        """The last result with a graph that is computed from a leaf before an event, and that no op reads; None if
+        there is none."""
         graph = self.query.of(Downstream)
 
         def onward(tensor: int) -> list[int]:
             ops = map(self.query.tensors.op, graph.readers(tensor))
-            outputs = ((one, op.index) for op in ops if op.grad_enabled for one in op.outputs if one)
+            outputs = ((one, op.index) for op in ops if op.grad_enabled and op.index < end for one in op.outputs if one)
             return [one for one, event in outputs if self.query.tensors.requires_grad(one, event)]
 
         ends = [one for one in reach([leaf], onward, _RESULTS) if one != leaf and not graph.readers(one)]

@@ -100,6 +100,10 @@ def wasted(case: Case) -> Iterator[Link]:
         # a stage of a pipeline sends gradients to other ranks
         grads, gone = case.query.tensors.grads, case.query.of(sent)
         kept = [leaf for leaf in lost.tolist() if not contained(grads.of(leaf)[1], gone).any()]
+        # an optimizer that is made later takes its turn then
+        last = by_number[int(lives.numbers[here].max())].first
+        holders, made_at = case.training.holders, case.training.made_at
+        kept = [leaf for leaf in kept if all(made_at(one) < last for one in holders.get(leaf, ()))]
         lost = np.array(kept, lost.dtype)
         used = without(lives.leaves[here & stepped], lost)
         numbers = distinct(lives.numbers[here])

@@ -1,6 +1,6 @@
 """`vanished-lr`: for the last fifth of the run or longer, the learning rate is below a millionth of its highest value
 before, while there still are gradients. If a scheduler is stepped in each batch, it is enough that the rate is below a
-thousandth for the last half of the run. Also reported: a rate that is 0 at every step.
+thousandth for the last half of the run. Also reported: a rate that is 0 at every step, be it of one group alone.
 
 Why it is bad: the steps change almost nothing, though the run goes on.
 
@@ -29,7 +29,9 @@ import numpy as np
 
 from gradviz.diagnose.loops import loops_around
 from gradviz.diagnose.rule import WARNING, Case, Found, Kind, Need, Rule, Threshold
-from gradviz.sets import distinct
+from gradviz.query.ledger import Ledger
+from gradviz.query.optimizer_steps import rates_of_groups
+from gradviz.sets import distinct, without
 from gradviz.words.numbers import number
 
 _SHARE, _LEAST = 0.2, 3
@@ -56,6 +58,7 @@ def vanished_lr(case: Case) -> Iterator[Found]:
         events, rates = stepped.events[of_optimizer], case.training.rates[of_optimizer]
         if not np.isfinite(rates).all():
             continue
+        yield from _of_groups(case, optimizer)
         last = _tiny_at_the_end(rates, vanished_lr.threshold_in(case))
         if last < max(_LEAST, _SHARE * len(rates)):
             last = _tiny_at_the_end(rates, _THOUSANDTH)
@@ -76,6 +79,28 @@ def vanished_lr(case: Case) -> Iterator[Found]:
             "before): the parameters hardly change any more",
             _MILDER if making >= 0 else _LESS_OFTEN,
             (making if making >= 0 else by if by >= 0 else first, first),
+        )
+
+
+def _of_groups(case: Case, optimizer: int) -> Iterator[Found]:
+    """The groups of an optimizer whose rate is 0 at all its steps, while that of another is not, with the leaves of the
+    optimizer that have gradients at its steps and that no step changes."""
+    groups = case.training.stepped.lists("groups")
+    own = (case.training.stepped["optimizer"] == optimizer)[groups.owners]
+    counts = distinct(groups.counts[case.training.stepped["optimizer"] == optimizer])
+    rates = case.query.of(rates_of_groups)[own].reshape(-1, int(counts[0])) if len(counts) == 1 else np.ones((0, 1))
+    zero, rows = np.flatnonzero((rates == 0).all(axis=0)), case.query.of(Ledger).rows
+    fed = (rows.optimizers == optimizer) & (rows.norms > 0)
+    leaves = without(rows.leaves[fed & (rows.changes == 0)], rows.leaves[fed & (rows.changes != 0)])
+    if len(rates) >= _LEAST and 0 < len(zero) < len(rates[0]) and len(leaves):
+        which = f"group {zero[0] + 1}" if len(zero) == 1 else f"{len(zero)} groups"
+        name, called = case.training.optimizer_class(optimizer), case.called(leaves.tolist())
+        yield Found(
+            f"the learning rate of {which} of {name} is 0 in all steps: {called} get gradients, and no step changes "
+            f"{'it' if len(leaves) == 1 else 'them'}",
+            "a rate above 0 for this group; or requires_grad_(False) for what is not to be trained",
+            (case.training.made_at(optimizer), int(rows.steps[fed][0])),
+            tensors=tuple(leaves.tolist()),
         )
 
 

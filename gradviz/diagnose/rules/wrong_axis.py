@@ -112,7 +112,7 @@ def _of_samples(case: Case, op: OpRan, axis: Axis) -> Iterator[tuple[int, int, s
     to that one keeps it: it is the axis of the samples. Not for weights of samples, a square of pairs, or a softmax
     over each axis of the same scores."""
     shape, asked = case.shape(op.outputs[0]), [*map(case.query.tensors.op, case.downstream.readers(op.inputs[0]))]
-    is_of_pairs = len(shape) == _MATRIX and shape[0] == shape[1]
+    is_of_pairs = op.op in _OVER and len(shape) == _MATRIX and shape[0] == shape[1]
     is_first = len(shape) > 1 and axis.from_end == -len(shape) and max(shape[1:]) > 1
     if not is_first or is_of_pairs or any(one.op in _OVER and _said(one) != _said(op) for one in asked):
         return

@@ -118,7 +118,7 @@ def _overwritten(case: Case, event: int) -> tuple[str, Fix | None]:
 
 def _replaced_terms(case: Case, found: Container[int]) -> Iterator[Found]:
     """Scalars with a graph that one line computes several times before a pass, of which only the last is used: each
-    replaces the one before in its variable. Not if all are of the same data: the last may be the best."""
+    replaces the one before in its variable. Not if all are of the same data and leaves: the last may be the best."""
     ops, begun = case.trace.table(Kind.OP), case.trace.table(Kind.PASS_BEGAN).events
     states = case.trace.states
     scalars = [number for number, form in case.trace.forms.items() if form.shape == ()]
@@ -133,7 +133,9 @@ def _replaced_terms(case: Case, found: Container[int]) -> Iterator[Found]:
             continue
         first = events[rounds == rounds[~is_last][0]].tolist()
         data = [_data_of(case, event) for event in first[:_MOST]]
-        if not all(data) or len(set(data)) < len(data) or are_used(case.query, lost):
+        behind = [frozenset(leaves_of(case.query, *case.query.tensors.op(event).outputs)) for event in first[:_MOST]]
+        is_of_parts = any(all(own) and len(set(own)) == len(own) for own in (data, behind))
+        if not is_of_parts or are_used(case.query, lost):
             continue
         kept = events[is_last & (rounds < len(begun))].tolist()
         statement, name = statement_at(case.query, place), place.place.names[0]

@@ -46,7 +46,7 @@ from gradviz.events.kinds import Kind, OpRan, ScopeEntered
 from gradviz.events.values import Stat
 from gradviz.query.functions_of_source import called
 from gradviz.query.ops import DROPOUTS
-from gradviz.query.source_trees import expression_at
+from gradviz.query.source_trees import expression_at, method_calls, trees
 from gradviz.query.writes import Writes
 
 _RUNNING_MEAN, _RUNNING_VARIANCE = 1, 2  # the inputs of batch norm with its running statistics
@@ -164,8 +164,11 @@ def _trained_in_evaluation_mode(case: Case, roots: list[Visit]) -> Iterator[Foun
         later = [visit for visit in own if visit.training and visit.event > off[0].event]
         if later or (before and all(visit.moody == off[0].moody for visit in before)):
             continue  # it trains again, or its layers are in the same modes as before
+        calls = (call for tree in case.query.of(trees).values() for call in method_calls(tree, "eval"))
+        at = [call.lineno for call, model in calls if ast.unparse(model) == name]
         yield Found(
             f"{name} is trained in evaluation mode"
+            + (f" (line {at[0]} calls {name}.eval())" if len(at) == 1 else "")
             + (", from its evaluation on" if before else "")
             + f": its {off[0].kinds} {'does' if ' and ' not in off[0].kinds else 'do'} not work as in training",
             Fix(f"{name}.train()  # before the training loop, and after each evaluation", _in_training_mode(name)),

@@ -181,15 +181,10 @@ def seen_at(query: Query, site: int, name: str) -> str:
     around = [tree, *(node for node in nodes_of(tree) if _is_around(node, place.place.line))]
     if any(name in bound_in(scope) for scope in around if not isinstance(scope, ast.ClassDef)):
         return name
-    of_self = (
-        node
-        for scope in around
-        if isinstance(scope, ast.ClassDef)
-        for node in ast.walk(scope)
-        if isinstance(node, ast.Attribute) and node.attr == name
-    )
-    is_attribute = any(ast.unparse(node.value) == "self" for node in of_self)
-    return f"self.{name}" if is_attribute else ""
+    of_self = f"self.{name.removeprefix('self.')}"
+    classes = (ast.walk(scope) for scope in around if isinstance(scope, ast.ClassDef))
+    seen = (ast.unparse(node) for nodes in classes for node in nodes if isinstance(node, ast.Attribute))
+    return of_self if of_self in seen else ""
 
 
 def _is_around(node: ast.AST, line: int) -> bool:

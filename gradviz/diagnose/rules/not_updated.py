@@ -269,19 +269,16 @@ def _without_step(case: Case) -> Iterator[Found]:
     if case.trace.meta.get("error") or case.trace.meta.get("stopped"):
         return
     held, came = case.trace.table(Kind.HOLDS), case.trace.table(Kind.ACCUMULATED)
-    written = case.query.of(Writes).trained
+    changed = [*case.query.of(Writes).trained, *case.training.owners, *case.training.by_hand[1].tolist()]
     stepping = set(case.training.stepped["optimizer"].tolist())
     for row in np.unique(held["optimizer"], return_index=True)[1].tolist():
         made = int(held.events[row])
         if int(held["optimizer"][row]) in stepping:
             continue
         got = contained(came["tensor"], held.lists("parameters").of(row)) & (came.events > made)
+        got &= ~contained(came["tensor"], changed)
         leaves, passes = distinct(came["tensor"][got]), distinct(came["in_pass"][got])
-        if (
-            len(passes) < _least(case, leaves)
-            or contained(leaves, written).any()
-            or set(leaves.tolist()) & {*case.training.owners, *case.training.by_hand[1].tolist()}
-        ):
+        if not len(leaves) or len(passes) < _least(case, leaves):
             continue
         last, other = _meant_for(case, passes)
         unreached = _unreached(case, last)

@@ -95,16 +95,17 @@ class Places(Lookup):
         except SyntaxError:
             return ""
 
-    def of_line(self, file: str, line: int) -> Site | None:
-        """A line of a file at which nothing was recorded, as a site; None if its source was not kept, although the
-        source of other files was."""
+    def of_line(self, file: str, line: int, end: int = 0) -> Site | None:
+        """A line of a file at which nothing was recorded, as a site, or the lines up to `end`; None if its source was
+        not kept, although the source of other files was."""
         lines = self.trace.source(file)
         if file and line > 0 and not self.trace.has_sources:
             return Site(0, 0, Place(file, line, -1, line, -1, "", (), False), (), None)
         if not 0 < line <= len(lines):
             return None
-        text = lines[line - 1].split("#")[0].rstrip()
-        place = Place(file, line, len(text) - len(text.lstrip()), line, len(text), "", (), False)
+        text, end = lines[line - 1].split("#")[0].rstrip(), max(line, min(end, len(lines)))
+        last = lines[end - 1].split("#")[0].rstrip()
+        place = Place(file, line, len(text) - len(text.lstrip()), end, len(last), "", (), False)
         return Site(0, 0, place, (), None)
 
     @cached_property

@@ -173,7 +173,7 @@ def _forgotten(case: Case) -> Iterator[Found]:
             f"step ever changes {'it' if one else 'them'}",
             _with_all(case, part.made, name, part.leaves),
             (part.made, begun) if given is None else (begun, part.made),
-            site=None if given is None else case.query.places.of_line(given[0], given[1].lineno),
+            site=given and case.query.places.of_line(given[0], given[1].lineno, given[1].end_lineno or 0),
             number=part.number,
             tensors=part.leaves,
             severity=WARNING,

@@ -1,9 +1,10 @@
 """`stale-model`: the model that is evaluated is not the model that is trained. One is a copy of the other. Nothing ever
 changes the evaluated model, and it is called again and again without gradients, for results that reach no root. Or
-the program loads, after steps, a state_dict that it kept without a copy: it has changed with the model. Or a target
-network loads its own state_dict, not that of the model that it follows. Or an average of the weights is the model
-itself: each `lerp`, or `mul_` and `add_`, is between a parameter and the same parameter. Or it is taken the wrong way
-round: each draws the trained parameters to the copy that is evaluated, which never changes.
+the program loads, after steps, a state_dict that it kept without a copy, or takes its difference to the model: it has
+changed with the model. Or a target network loads its own state_dict, not that of the model that it follows. Or an
+average of the weights is the model itself: each `lerp`, or `mul_` and `add_`, is between a parameter and the same
+parameter. Or it is taken the wrong way round: each draws the trained parameters to the copy that is evaluated, which
+never changes.
 
 Why it is bad: the evaluation does not measure the training: its numbers never change.
 
@@ -39,7 +40,7 @@ from gradviz.diagnose.rule import ERROR, NOTE, WARNING, Case, Found, Kind, Need,
 from gradviz.diagnose.visits import Visit, visits
 from gradviz.query.copies import original
 from gradviz.query.flow import op_of
-from gradviz.query.ops import MULTIPLYING
+from gradviz.query.ops import DIFFERENCES, MULTIPLYING
 from gradviz.query.pass_owners import seen_at
 from gradviz.query.source_trees import assigned_to, method_calls, statement_at
 from gradviz.query.writes import Writes, writes_by_any_name
@@ -150,15 +151,31 @@ def _loaded_from_itself(case: Case) -> Iterator[Found]:
         if site in seen or is_at_once or not between or target not in case.training.trained:
             continue
         seen.add(site)
-        yield Found(
-            f"this state_dict shares the memory of the parameters: {between} steps have changed what this line kept, "
-            f"and loading it at {case.at(event)} restores nothing",
-            _deep_copy(case, case.place(made)),
-            (made, event),
-            site=site,
-            tensors=(target,),
-            severity=ERROR,
-        )
+        yield _of_shared(case, made, event, between, f"loading it at {case.at(event)} restores nothing", target)
+    ops, leaf_of = case.trace.table(Kind.OP), case.query.of(Writes).leaf_of
+    comparing = case.trace.named(ops["op"], (*DIFFERENCES, "lerp"))
+    for event in case.first_of_sites(ops.events[comparing]):
+        given = case.query.tensors.op(event).inputs[:2]
+        leaves = {leaf_of(one) for one in given if one}
+        made = min((int(states.events[states.first(one)]) for one in given if one not in leaves), default=event)
+        between = int(np.searchsorted(steps, event) - np.searchsorted(steps, made))
+        is_same = len(leaves) == 1 < len(set(given)) and leaves <= case.training.trained
+        if is_same and between > 0:
+            seen.add(case.site(made))
+            yield _of_shared(case, made, event, between, f"its difference at {case.at(event)} is 0", *leaves)
+
+
+def _of_shared(case: Case, made: int, event: int, steps: int, fact: str, leaf: int) -> Found:
+    """The finding of what a line kept on the memory of a parameter, until an event."""
+    kept = case.words.expression(case.site(made), 40) or "this state_dict"
+    return Found(
+        f"{kept} shares the memory of the parameters: {steps} steps have changed what this line kept, and {fact}",
+        _deep_copy(case, case.place(made)),
+        (made, event),
+        site=case.site(made),
+        tensors=(leaf,),
+        severity=ERROR,
+    )
 
 
 def _following_itself(case: Case) -> Iterator[Found]:
@@ -200,7 +217,9 @@ def _deep_copy(case: Case, site: Site | None) -> Fix:
     statement = statement_at(case.query, site)
     calls = [call for call, _ in method_calls(statement, "state_dict")]
     if len(calls) != 1:
-        return Fix("keep a deep copy of it: copy.deepcopy(model.state_dict())", _cloned)
+        shared = case.query.places.expression(site.number) if site is not None else ""
+        copied = f"{shared}.clone()" if shared else "keep a copy of each tensor: .clone()"
+        return Fix(copied, typed_for(shared, copied) if shared else None)
     state = ast.unparse(calls[0])
     is_whole = isinstance(statement, ast.Assign) and statement.value is calls[0]
     target = assigned_to(statement) if is_whole else ""

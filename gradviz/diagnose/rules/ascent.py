@@ -1,5 +1,6 @@
 """`ascent`: an update by hand, or the step of an optimizer that the program defines, adds the gradient of a loss where
 it should subtract it, and the loss rises. The change between two passes and the gradient point the same way each time.
+Also reported: such a move of parameters, never taken back, from where the step of an optimizer goes on.
 
 Why it is bad: the gradient points to where the loss grows fastest. A step along it makes the loss larger.
 
@@ -34,7 +35,8 @@ from gradviz.query.missing_gradients import Lacks
 from gradviz.query.ops import LOSSES
 from gradviz.query.source_trees import assigned_to, statement_at
 from gradviz.query.training import BY_HAND, STEPPED
-from gradviz.sets import distinct
+from gradviz.query.writes import writes_by_any_name
+from gradviz.sets import contained, distinct
 from gradviz.tracefile import Site
 from gradviz.words.numbers import number
 
@@ -56,7 +58,7 @@ _NEAR = 1e-3  # of the change: it is computed in float32
 )
 def ascent(case: Case) -> Iterator[Found]:
     found: dict[int, dict[int, int]] = {}
-    climbing: set[int] = set()
+    climbing, found_at = set[int](), dict[int, list[int]]()
     for leaf, steps in _own_steps(case).items():
         moves = [_along(case, leaf, *step) for step in steps]
         climbs = [step[0] for step, move in zip(steps, moves, strict=True) if move is not None and move > 0]
@@ -64,9 +66,21 @@ def ascent(case: Case) -> Iterator[Found]:
             climbing.add(leaf)  # or perhaps: the trace has no elements of a large one
         if len(climbs) >= _LEAST and all(move is None or move >= 0 for move in moves):
             found.setdefault(case.site(climbs[0]), {})[leaf] = climbs[0]
+            found_at[leaf] = climbs
     for site, updates in found.items():
         leaves = list(updates)
         if any(_is_meant(case, leaf, climbing) for leaf in leaves):
+            continue
+        from_there = [_step_from(case, leaf, found_at[leaf]) for leaf in leaves]
+        if min(from_there) > 0:
+            yield Found(
+                f"{case.called(leaves)} {'is' if len(leaves) == 1 else 'are'} moved along the gradient here, and the "
+                f"step at {case.at(from_there[0])} goes on from there: nothing takes the move back",
+                "keep what is added here, and subtract it behind the next backward(), before the step",
+                (updates[leaves[0]],),
+                site=site,
+                tensors=tuple(leaves),
+            )
             continue
         roots = _losses(case, leaves[0])
         third = len(roots) // 3
@@ -85,6 +99,17 @@ def ascent(case: Case) -> Iterator[Found]:
             number=first,
             tensors=tuple(leaves),
         )
+
+
+def _step_from(case: Case, leaf: int, moves: list[int]) -> int:
+    """The first step on a leaf of an optimizer that the program does not define, if one follows each of these moves and
+    nothing writes to the leaf in between; else 0."""
+    others = [one for one in case.training.owners.get(leaf, ()) if one != BY_HAND and own_step(case, one) is None]
+    steps = case.training.stepped.events[contained(case.training.stepped["optimizer"], others)]
+    writes = np.array([*writes_by_any_name(case.query, leaf), case.trace.count])
+    ends = np.append(steps, case.trace.count)[np.searchsorted(steps, moves)]
+    is_back = writes[np.searchsorted(writes, np.array(moves) + 1)] < ends
+    return int(ends[0]) if len(steps) and ends[-1] < case.trace.count and not is_back.any() else 0
 
 
 def _own_steps(case: Case) -> dict[int, list[tuple[int, int]]]:

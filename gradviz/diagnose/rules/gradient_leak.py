@@ -1,5 +1,6 @@
 """`gradient-leak`: a pass that was made for one optimizer leaves gradients in the parameters of another optimizer.
-The pass of the other optimizer adds its own gradients, and the step uses the sum.
+The pass of the other optimizer adds its own gradients, and the step uses the sum. Also reported: a pass for the
+gradient of an input, as of an attack, that leaves gradients in trained parameters.
 
 Why it is bad: the step follows the sum of two losses. The foreign loss may be the opposite of what these parameters
 should learn.
@@ -30,8 +31,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.rule import WARNING, Case, Edit, Fix, Found, Need, Rule, Spot
+from gradviz.diagnose.rule import NOTE, WARNING, Case, Edit, Fix, Found, Kind, Need, Rule, Spot
+from gradviz.query.ledger import Ledger
 from gradviz.query.training import ACCUMULATED, BY_HAND, STEPPED
+from gradviz.sets import contained, distinct
+
+_MOST = 1000  # gradients of inputs that are looked at
 
 
 @Rule(
@@ -68,6 +73,46 @@ def gradient_leak(case: Case) -> Iterator[Found]:
             number=number,
             tensors=tuple(leaves),
         )
+
+    yield from _of_attacks(case, np.flatnonzero(leaking))
+
+
+def _of_attacks(case: Case, rows: np.ndarray) -> Iterator[Found]:
+    """The first pass that is for the gradient of an input, which an op reads, and that leaves gradients in leaves
+    of an optimizer, to which a pass from another line adds. If both are in one function, both may be meant."""
+    lives, by_number = case.training.lives, case.query.passes.by_number
+    inputs = _inputs(case)
+    leaking: dict[int, list[int]] = {}
+    for row in rows[contained(rows + 1, np.flatnonzero(lives.whats == ACCUMULATED))].tolist():
+        one, other = lives.numbers[row : row + 2].tolist()
+        is_meant = by_number[one].site == by_number[other].site or one not in inputs or other in inputs
+        if not is_meant and lives.leaves[row] in case.training.holders:
+            leaking.setdefault(one, []).append(int(lives.leaves[row]))
+    for number, leaves in list(leaking.items())[:1]:
+        site, name = case.query.places.site(by_number[number].site), case.words.called(inputs[number])
+        steps = (case.query.places.site(one) for one in distinct(case.training.stepped.sites).tolist())
+        functions = {one.place.function for one in steps if one is not None}
+        yield Found(
+            f"pass {number}, which is for the gradient of {name}, leaves gradients in {case.called(leaves)}, too: the "
+            "next pass adds its own to them, and the step uses the sum",
+            f"torch.autograd.grad(loss, {name})  # in place of backward() and .grad; or clear the others behind it",
+            (by_number[number].first,),
+            site=site,
+            number=number,
+            tensors=tuple(leaves),
+            severity=NOTE if site is not None and site.place.function in functions else WARNING,
+        )
+
+
+def _inputs(case: Case) -> dict[int, int]:
+    """The leaves of no optimizer whose gradient an op reads, by the last pass before that gave them one."""
+    came, found = case.trace.table(Kind.ACCUMULATED), dict[int, int]()
+    leaves, events = case.query.of(Ledger).reads
+    known = contained(leaves, [*case.training.holders])
+    for leaf, event in zip(leaves[~known][:_MOST].tolist(), events[~known][:_MOST].tolist(), strict=True):
+        numbers = came["in_pass"][(came["tensor"] == leaf) & (came.events < event)]
+        found |= {int(number): leaf for number in numbers[-1:]}
+    return found
 
 
 def _cleared_for_each(spot: Spot) -> list[Edit]:

@@ -19,6 +19,8 @@ ADVISED_RULES = {
     "saturated-activation", "update-ratio", "vanished-lr", "vanishing-gradient", "wrong-custom-gradient",
 }  # fmt: skip
 ADVISED = {
+    "ascent: a move uphill that is never taken back",
+    "gradient-leak: an attack whose pass is not cleared",
     "broken-tie: an autoencoder with transposed weights",
     "clip-before-unscale: a scale by hand",
     "constant-output: cross_entropy of one class",
@@ -48,7 +50,6 @@ ADVISED = {
     "nonscalar-backward: a gradient of another shape",
     "not-updated: a bias by hand",
     "not-updated: a condition that never holds",
-    "not-updated: the generator's pass steps the discriminator",
     "restricted-backward: autograd.grad of the first weights",
     "scheduler-order: in a trainer",
     "scheduler-order: a schedule stepped per micro-batch",
@@ -78,7 +79,6 @@ ADVISED = {
     "wrong-mode: an average of the weights without statistics",
     "zero-gradient: the last state of one direction alone",
     "broadcast-surprise: a bias of each item that is a column",
-    "not-updated: the optimizer of an earlier part steps in place of the one of the new part",
     "discarded-gradient: a step behind the loop over batches whose gradients are clipped",
     "stale-model: a target network that is the network, and follows it by products",
     "stale-model: an average by mul_ and add_ in a dict that shares the memory of the weights",
@@ -90,6 +90,7 @@ TYPED = {
     "off-loss-path: gradients that are scaled in new tensors",
     "off-loss-path: a sum of losses that the last term replaces",
     "off-loss-path: terms that an inner loop replaces",
+    "off-loss-path: the balance of the last layer alone",
     "off-loss-path: an image that is to stay in its range",
 }  # of the rules whose cures are advice
 FORGOTTEN = """

@@ -42,7 +42,7 @@ from gradviz.query.functions_of_source import nodes_of
 from gradviz.query.ledger import Ledger
 from gradviz.query.missing_gradients import PARAMETER, Lacks
 from gradviz.query.ops import JOINING, PRODUCTS
-from gradviz.query.pass_owners import PassOwners, call_with_first, first_argument, given_to, seen_at
+from gradviz.query.pass_owners import PassOwners, call_with_first, first_argument, given_to, optimizer_name, seen_at
 from gradviz.query.source_trees import assigned_to, in_place, names_read, statement_at, trees
 from gradviz.query.training import BY_HAND
 from gradviz.query.writes import Writes
@@ -70,7 +70,7 @@ def _stepped(spot: Spot) -> list[Edit]:
 
 
 _MISSING = "no step follows this pass", Fix("optimizer.step()  # after backward()", _stepped)
-_OTHER = "this line steps an optimizer that steps at another line, too", Fix("step the other optimizer here")
+_OTHER = "this line steps an optimizer that steps at another line, too"
 
 
 @Rule(
@@ -210,7 +210,7 @@ def _with_all(case: Case, made: int, name: str, leaves: tuple[int, ...]) -> Fix 
     own, root = first_argument(case.query, case.site(made)), path.partition(".")[0]
     seen = seen_at(case.query, case.site(made), root)
     new = module if module == path else f"*{module}.parameters()"
-    if len(case.trace.table(Kind.HOLDS).object(made).groups) > 1 and own:
+    if own and (own.startswith("{") or len(case.trace.table(Kind.HOLDS).object(made).groups) > 1):
         listed = _listed(case, leaves).replace(f"{root}.", f"{seen}.")
         given = f'[{own}, {{"params": [{listed}]}}]'
     else:
@@ -285,7 +285,9 @@ def _without_step(case: Case) -> Iterator[Found]:
         why, cure = _UNREACHED if unreached is not None else _MISSING
         others: tuple[int, ...] = ()
         if other is not None:
-            unreached, (why, cure) = case.place(other), _OTHER
+            unreached, why = case.place(other), _OTHER
+            name = seen_at(case.query, case.site(other), optimizer_name(case.query, {int(held["optimizer"][row])}))
+            cure = Fix(f"{name}.step()", typed_as(f"{name}.step()")) if name else "step the other optimizer here"
             others = case.training.stepped.object(other).parameters
         yield Found(
             f"{why}: {len(passes)} passes give gradients to {case.called(leaves.tolist())}, and their optimizer, made "

@@ -313,7 +313,7 @@ def _besides_of(case: Case, scan: _Scan) -> Iterator[Cut]:
         op, cut = case.query.tensors.op(meeting.op), case.trace.event(meeting.cut)
         is_asked = not (isinstance(cut, OpRan) and (not cut.grad_enabled or cut.index in case.downstream.flat))
         is_linear = _is_linear_to_root(case, op.outputs[0])
-        is_compared = op.op in op_sets.LOSSES or (op.op in op_sets.DIFFERENCES and not is_linear)
+        is_compared = op.op in op_sets.LOSSES | op_sets.DIFFERENCES
         is_weight = op.op in op_sets.MULTIPLYING | op_sets.DIVIDING and is_linear
         is_product = op.op in op_sets.MATRIX_PRODUCTS and not meeting.weights | meeting.leaves & meeting.sources
         others = [use.data for use in scan.ways.uses if use.leaves == meeting.weights and use.event != meeting.op]

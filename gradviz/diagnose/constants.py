@@ -110,7 +110,9 @@ def wasted(case: Case) -> Iterator[Link]:
         if len(lost) and len(used) and len(numbers) > 1 and site:
             link = _into(case, set(lost.tolist()), set(used.tolist()), int(numbers[0]))
             used_elsewhere = lives.numbers[came & ~unused & contained(lives.leaves, lost)]
-            if link is not None and not _is_same_work(case, link.number, used_elsewhere):
+            lines = [_lines_of(case, other) for other in distinct(used_elsewhere)[:_PASSES].tolist()]
+            # unless the program minimises the same loss with respect to two groups of leaves, in turns
+            if link is not None and _lines_of(case, link.number) not in lines:
                 yield _at_the_door(case, link) or link
 
 
@@ -132,13 +134,6 @@ def _at_the_door(case: Case, link: Link) -> Link | None:
         ((node, tensor),) = onwards
         link = replace(link, node=node, op=maker.index, tensor=tensor)
     return None
-
-
-def _is_same_work(case: Case, number: int, others: np.ndarray) -> bool:
-    """Whether one of these passes goes through the same lines as pass `number`: the program minimises the same loss
-    with respect to two groups of leaves, in turns."""
-    lines = _lines_of(case, number)
-    return any(_lines_of(case, other) == lines for other in distinct(others)[:_PASSES].tolist())
 
 
 def _lines_of(case: Case, number: int) -> set[tuple[str, int]]:

@@ -376,13 +376,9 @@ def _is_residual(case: Case, node: int, number: int) -> bool:
     def senders_to(to: int) -> list[int]:
         return produced["node"][senders[with_zeros & (targets == to)]].tolist()
 
-    return any(_is_flat_at_0(case, one) for one in islice(reach([node], senders_to, _MOST), 1, None))
-
-
-def _is_flat_at_0(case: Case, node: int) -> bool:
-    event = case.query.nodes.op(node)
-    op = case.query.tensors.op(event) if event is not None else None
-    return op is not None and (op.op in FLAT_AT_ZERO or is_square(op))
+    events = map(case.query.nodes.op, islice(reach([node], senders_to, _MOST), 1, None))
+    ops = (case.query.tensors.op(event) for event in events if event is not None)
+    return any(op.op in FLAT_AT_ZERO or is_square(op) for op in ops)
 
 
 def _skipped(case: Case, leaves: np.ndarray, events: np.ndarray) -> np.ndarray:

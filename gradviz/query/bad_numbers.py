@@ -71,7 +71,9 @@ class _Written:
         kind, made = int(self.trace.kinds[event]), self.trace.event(event)
         if kind == Kind.OP:
             op = self.query.tensors.op(event)
-            infinite = [tensor for tensor in op.inputs if tensor and self._has_infinity(tensor, event - 1)]
+            states = self.trace.states
+            rows = ((tensor, states.valued(tensor, event - 1)) for tensor in op.inputs if tensor)
+            infinite = [tensor for tensor, row in rows if row >= 0 and states.stats[row, Stat.INF] > 0]
             return self.written.by_op(op.args, infinite, op.outputs)
         if kind == Kind.TENSOR:
             tensor = int(getattr(made, "tensor", 0))
@@ -81,11 +83,6 @@ class _Written:
             mutated = self.query.tensors.mutation(event)
             return self.written.by_write(mutated.tensor, mutated.source)
         return False
-
-    def _has_infinity(self, tensor: int, at: int) -> bool:
-        states = self.trace.states
-        row = states.valued(tensor, at)
-        return row >= 0 and bool(states.stats[row, Stat.INF] > 0)
 
 
 class WrittenInfinities:

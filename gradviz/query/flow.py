@@ -322,7 +322,8 @@ class Ways:
         heap: list[tuple[Rank, int, int, Hop]] = []
         for tensor, learns in self._learning.items():
             if not self._is_end(tensor):
-                for hop in self._blocked_steps_to(tensor):
+                known = self._blocked.get(tensor)
+                for hop in known if known is not None else [one for one in self._steps_to(tensor) if one.blocks]:
                     heappush(heap, (self._further((0, int(not learns), 0, 0), hop, tensor), hop.source, tensor, hop))
         while heap and len(self._ranks) < MOST:
             rank, tensor, onwards, hop = heappop(heap)
@@ -342,11 +343,6 @@ class Ways:
         is_op = hop.blocks and tensors.is_op(hop.event)
         is_worse = is_op and (not tensors.op(hop.event).grad_enabled or self._is_without_gradient(hop.event, tensor))
         return copies + hop.copies, aside, unwatched + is_worse, length + 1
-
-    def _blocked_steps_to(self, tensor: int) -> Sequence[Hop]:
-        """The steps that led to a tensor of the graph and block gradients."""
-        known = self._blocked.get(tensor)
-        return known if known is not None else [hop for hop in self._steps_to(tensor) if hop.blocks]
 
     def _steps_to(self, tensor: int) -> list[Hop]:
         """The steps that led to a tensor: the event that made it, and the events that changed it in place before the

@@ -142,12 +142,6 @@ def with_contributions(sum_over_paths: Decomposition, alone: Sequence[np.ndarray
     return replace(sum_over_paths, shown=tuple(paths), rest=rest, rest_share=_share(came, rest))
 
 
-def _are_parts(shares: list[Number], parts: list[np.ndarray], total: np.ndarray) -> bool:
-    """Whether each part is its share of the total, but for rounding."""
-    expected = np.multiply.outer(np.asarray(shares), total)
-    return np.allclose(np.stack(parts), expected, rtol=1e-5, atol=1e-7)
-
-
 class Missing(Exception):
     """The elements of the gradient itself were not recorded."""
 
@@ -298,8 +292,9 @@ class Paths:
         if not total:  # they cancel: nothing goes on
             return [1 / len(parts)] * len(parts), not largest
         shares = [np.vdot(sums[arrival.nr], part)[()] / total for arrival, part in zip(arrivals, parts, strict=True)]
-        exact = place == self.target or (len(sums) == 1 and _are_parts(shares, parts, sums[arrivals[0].nr]))
-        return shares, exact and len(sums) == 1
+        expected = np.multiply.outer(np.asarray(shares), sums[arrivals[0].nr])
+        is_share = len(sums) == 1 and np.allclose(np.stack(parts), expected, rtol=1e-5, atol=1e-7)
+        return shares, is_share or (len(sums) == 1 and place == self.target)
 
     def _is_hooked(self, arrivals: list[Arrival], place: _Place) -> bool:
         """Whether a hook changed the sum of the gradients before the node got it."""

@@ -289,7 +289,10 @@ class Ledger:
         pairs = distinct_pairs(came["tensor"], came["in_pass"])
         leaves, counts = np.unique(pairs[:, 0], return_counts=True)
         still = ~contained(leaves, self._changed_between) & ~contained(leaves, sorted(self.training.trained))
-        sharded = self._sharded(came["tensor"])
+        # `fully_shard` gives a part of the gradient to a parameter of the same name, without a pass
+        trained = np.array(sorted(self.training.trained), np.int64)
+        handed = trained[~contained(trained, came["tensor"])].tolist()
+        sharded = {name for tensor in handed if (name := self.trace.parameters.get(tensor))}
         unchanged = leaves[still & (counts > 1)].tolist()
         names = sharded | self._in_parts if unchanged else sharded
         unchanged = [leaf for leaf in unchanged if leaf not in self.trace.buffers]
@@ -321,10 +324,3 @@ class Ledger:
             for tensor, value in values.items()
             if value is not None and value.part is not None and (name := self.trace.parameters.get(tensor))
         }
-
-    def _sharded(self, accumulating: np.ndarray) -> set[str]:
-        """The names of the parameters with a gradient at a step, though no pass accumulates a gradient in them:
-        `fully_shard` gives them their part of the gradient of the whole parameter, which has the same name."""
-        trained = np.array(sorted(self.training.trained), np.int64)
-        handed = trained[~contained(trained, accumulating)].tolist()
-        return {name for tensor in handed if (name := self.trace.parameters.get(tensor))}

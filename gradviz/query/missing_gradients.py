@@ -96,7 +96,10 @@ class Lacks:
         (None: from any pass); None if it is not known."""
         key = leaf, self.trace.count if until is None else until
         if key not in self._known:
-            is_gone = self._is_without_memory(leaf) or (leaf in self._converted and self._is_forgotten(leaf))
+            # a leaf without memory tells only a shape, or stands for a tensor that it holds
+            value = self.trace.snapshot(leaf, self.trace.count - 1)
+            is_gone = (value is not None and value.device == "meta") or 0 in (self.query.tensors.shape(leaf) or ())
+            is_gone |= leaf in self._converted and self._is_forgotten(leaf)
             learns = self._memory(leaf) in self._learning and leaf in self.never_got  # by another name
             self._known[key] = None if is_gone or learns else self._why(*key)
         return self._known[key]
@@ -203,12 +206,6 @@ class Lacks:
         return op.op in op_sets.SUMS | op_sets.REDUCTIONS | op_sets.JOINING | op_sets.NEGATING or (
             op.op in op_sets.MULTIPLYING | op_sets.DIVIDING and not has_graph
         )
-
-    def _is_without_memory(self, leaf: int) -> bool:
-        """Whether a leaf lies on the meta device or has no elements. One tells only a shape, as in the empty copy of a
-        model into which `functional_call` puts others' parameters; the other stands for a tensor that it holds."""
-        value = self.trace.snapshot(leaf, self.trace.count - 1)
-        return (value is not None and value.device == "meta") or 0 in (self.query.tensors.shape(leaf) or ())
 
     def _memory(self, leaf: int) -> int:
         """The first tensor that has the memory of a leaf: that of which a Parameter was made."""

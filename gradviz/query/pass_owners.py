@@ -178,19 +178,15 @@ def seen_at(query: Query, site: int, name: str) -> str:
     tree = query.of(trees).get(place.place.file) if place is not None else None
     if place is None or tree is None:
         return name
-    around = [tree, *(node for node in nodes_of(tree) if _is_around(node, place.place.line))]
+    kinds, line = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, place.place.line
+    inside = (node for node in nodes_of(tree) if isinstance(node, kinds))
+    around = [tree, *(node for node in inside if node.lineno <= line <= (node.end_lineno or 0))]
     if any(name in bound_in(scope) for scope in around if not isinstance(scope, ast.ClassDef)):
         return name
     of_self = f"self.{name.removeprefix('self.')}"
     classes = (ast.walk(scope) for scope in around if isinstance(scope, ast.ClassDef))
     seen = (ast.unparse(node) for nodes in classes for node in nodes if isinstance(node, ast.Attribute))
     return of_self if of_self in seen else ""
-
-
-def _is_around(node: ast.AST, line: int) -> bool:
-    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return False
-    return node.lineno <= line <= (node.end_lineno or 0)
 
 
 def bound_in(scope: ast.AST) -> set[str]:

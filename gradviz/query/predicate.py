@@ -60,7 +60,9 @@ class Predicate:
     the text is malformed."""
 
     def __init__(self, text: str) -> None:
-        text = _unquoted(text)
+        inner = text.strip()
+        is_quoted = len(inner) > 1 and inner[0] == inner[-1] and inner[0] in "\"'"  # as by a shell
+        text = inner[1:-1] if is_quoted and inner[0] not in inner[1:-1] else text
         self.text = " ".join(text.split())
         parser = _Parser(text)
         self._test = parser.whole()
@@ -305,7 +307,9 @@ class _Parser:
         if other != "word":
             text = f"{_shown(str(left))} {sign} {_shown(str(right))}"
             self._fail("{text}: one side has to be a field", text=text)
-        test = self._test(str(right), self._mirrored(sign), left)
+        if sign not in _MIRRORED:
+            self._fail("the field has to be on the left of ~")
+        test = self._test(str(right), _MIRRORED[sign], left)
         second = self._sign()
         if second is None:
             return test
@@ -344,11 +348,6 @@ class _Parser:
                 return token
         return None
 
-    def _mirrored(self, sign: str) -> str:
-        if sign not in _MIRRORED:
-            self._fail("the field has to be on the left of ~")
-        return _MIRRORED[sign]
-
     def _operand(self, before: str = "") -> tuple[str, float | str]:
         if self.at >= len(self.tokens):
             self._fail("something is missing at the end")
@@ -370,13 +369,6 @@ class _Parser:
 
     def _fail(self, text: str, /, **parts: object) -> NoReturn:
         raise PredicateError(text, **parts)
-
-
-def _unquoted(text: str) -> str:
-    """A predicate without the quotes around the whole of it, as a shell would remove them."""
-    inner = text.strip()
-    quoted = len(inner) > 1 and inner[0] == inner[-1] and inner[0] in "\"'"
-    return inner[1:-1] if quoted and inner[0] not in inner[1:-1] else text
 
 
 def _suggested(token: str) -> tuple[str, str]:

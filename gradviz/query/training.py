@@ -222,12 +222,9 @@ class Training:
 
     def stems_from_gradient(self, tensor: int, before: int) -> bool:
         """Whether a tensor was the `.grad` of a leaf before an event, or was computed from such a gradient."""
-        return any(self._was_gradient(one, before) for one in self._behind([tensor]))
-
-    def _was_gradient(self, tensor: int, before: int) -> bool:
-        """Whether a tensor, or the tensor whose memory it shares, was the `.grad` of a leaf before an event."""
-        born = self._first_as_gradient
-        return min(born.get(tensor, before), born.get(self._bases.get(tensor, 0), before)) < before
+        born, bases = self._first_as_gradient, self._bases
+        names = (name for one in self._behind([tensor]) for name in (one, bases.get(one, 0)))
+        return any(born.get(name, before) < before for name in names)
 
     @cached_property
     def _first_as_gradient(self) -> dict[int, int]:

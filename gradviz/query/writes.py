@@ -3,7 +3,7 @@ before the first gradient of a leaf is its initialisation), an author and a plac
 value that is written over, and the writes between forward and backward that autograd does not see."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -294,7 +294,10 @@ def needing(query: Query, tensor: int, k: int) -> list[tuple[NodeMade, Saved]]:
     window &= saved.elements[:, 1] < version
     ran = received["node"][(received.events >= first) & (received.events < k)]
     window[window] = ~contained(nodes["node"][saved.owners[window]], ran)
-    written = _counted_together(query, tensor, distinct(saved.elements[window, 0]).tolist(), k)
+    others = distinct(saved.elements[window, 0]).tolist()
+    sharing = {tensor, *(other for other in others if query.memory.share(tensor, other, k))}
+    apart = {t for t in sharing if counts_apart(query, t)}  # a result of `.data` has a version counter of its own
+    written = {tensor} if tensor in apart else sharing - apart
     window &= contained(saved.elements[:, 0], list(written))
     pairs = []
     for event in nodes.events[distinct(saved.owners[window])][-_SHOWN:].tolist():
@@ -304,14 +307,6 @@ def needing(query: Query, tensor: int, k: int) -> list[tuple[NodeMade, Saved]]:
         if kept.version == query.tensors.version(kept.tensor, node.index):
             pairs.append((node, kept))
     return pairs
-
-
-def _counted_together(query: Query, tensor: int, others: Sequence[int], k: int) -> set[int]:
-    """The tensor, and those of `others` on the same memory that share its version counter. A result of `.data` has its
-    own counter."""
-    sharing = {tensor, *(other for other in others if query.memory.share(tensor, other, k))}
-    apart = {t for t in sharing if counts_apart(query, t)}
-    return {tensor} if tensor in apart else sharing - apart
 
 
 def counts_apart(query: Query, tensor: int) -> bool:

@@ -95,7 +95,9 @@ def _of_nothing(case: Case) -> Iterator[Found]:
         name, call = statement.targets[0].id, statement.value
         if name.startswith("_") or not _is_of_root(case, call, backward_pass.number):
             continue
-        read = _first_leaf(case, backward_pass.number)
+        came = case.trace.table(Kind.ACCUMULATED)
+        leaves = sorted(came["tensor"][came["in_pass"] == backward_pass.number].tolist())
+        read = next(filter(None, map(case.query.names.of, leaves)), "")
         yield Found(
             f"{name} is None: backward() returns nothing, it adds the gradients to .grad of the leaves",
             _read_from(read, ast.unparse(call), name) if read else "read .grad of the leaves",
@@ -118,11 +120,3 @@ def _is_of_root(case: Case, call: ast.expr, number: int) -> bool:
     roots = [root.tensor for root in case.query.passes.began(number).roots]
     names = [case.query.names.of(root) for root in roots]
     return ast.unparse(call.func.value) in names
-
-
-def _first_leaf(case: Case, number: int) -> str:
-    """The name of the first leaf with a name among the leaves that a pass gave a gradient to; empty if there is
-    none."""
-    came = case.trace.table(Kind.ACCUMULATED)
-    leaves = sorted(came["tensor"][came["in_pass"] == number].tolist())
-    return next((name for leaf in leaves if (name := case.query.names.of(leaf))), "")

@@ -117,7 +117,9 @@ def _cure(case: Case, error: Failure, earlier: int) -> Fix | str:
         return _UNNAMED.format(name=f"{name}, which")
     statement = statement_at(case.query, read)
     used = names_read(statement) if statement is not None else set()
-    name = next((own for own in _also_called(loops, name) if own in used), name)
+    assigned = (node for loop in loops for node in ast.walk(loop) if isinstance(node, ast.Assign))
+    also = (assigned_to(node) for node in assigned if ast.unparse(node.value) == name)  # `hidden = state`
+    name = next((own for own in (*also, name) if own in used), name)
     line = read.place.line if read is not None and loops else 0
     passed = case.place(earlier_pass.first)
     if passed is not None and passed.place.line < line <= here.line:
@@ -137,12 +139,6 @@ def _where_it_is_made(case: Case, tensor: int) -> Fix | str:
         f"{old}.detach()  # at {case.at(op.index)}",
         typed_for(old, f"{old}.detach()", case.query.places.line(op.site)[1]),
     )
-
-
-def _also_called(loops: list[ast.For | ast.While], name: str) -> list[str]:
-    """The names that loops assign a tensor to, and its own: `hidden` for `hidden = state`."""
-    assigned = (node for loop in loops for node in ast.walk(loop) if isinstance(node, ast.Assign))
-    return [*(assigned_to(node) for node in assigned if ast.unparse(node.value) == name), name]
 
 
 def _earlier_pass(case: Case, error: Failure) -> int:

@@ -142,7 +142,9 @@ def _surprises(case: Case, op: OpRan, sides: list[int]) -> bool:
         return False  # integers number classes, and are no targets of a regression
     wanting = [case.query.tensors.requires_grad(tensor, op.index) for tensor in (flat, column)]
     if op.op in MULTIPLYING and any(wanting):
-        return _is_summed(case, op.outputs[0])
+        # the sum of all products of two vectors is the product of their sums, which no program means
+        readers = [case.query.tensors.op(event) for event in case.downstream.readers(op.outputs[0])]
+        return bool(readers) and all(one.op in REDUCTIONS and case.shape(one.outputs[0]) == () for one in readers)
     made = op_of(case.query, column)
     if made is not None and made.op in _ON_PURPOSE:
         return False
@@ -167,13 +169,6 @@ def _meets_single_values(case: Case, square: int, rows: int) -> bool:
             is_met |= any(case.shape(one) in ((rows,), (rows, 1)) for one in others)
             waiting += [one for one in op.outputs if shape]
     return is_met
-
-
-def _is_summed(case: Case, tensor: int) -> bool:
-    """Whether only the sum or the mean of all elements of a tensor is used: that of all products of two vectors is the
-    product of their sums, which no program means."""
-    readers = [case.query.tensors.op(event) for event in case.downstream.readers(tensor)]
-    return bool(readers) and all(op.op in REDUCTIONS and case.shape(op.outputs[0]) == () for op in readers)
 
 
 def _grows(shapes: list[tuple[int, ...]]) -> bool:

@@ -55,8 +55,11 @@ def broken_tie(case: Case) -> Iterator[Found]:
     below = case.downstream if copies else None
     for leaf, source in copies:
         assert below is not None
-        if _alone(case, leaf) and not _changed_before_training(case, leaf) and _tied(case, below, leaf, source):
-            made, anew = case.query.tensors.maker(leaf) or 0, _writes_before_training(case, leaf)
+        anew = _writes_before_training(case, leaf)
+        # a loop over all layers gives new random values to the copy, too
+        is_random = all(case.query.tensors.writer(event) in RANDOM_STARTS for event in anew)
+        if _alone(case, leaf) and is_random and _tied(case, below, leaf, source):
+            made = case.query.tensors.maker(leaf) or 0
             when = f"{case.at(anew[-1])} gives it other values, and" if anew else "from the first step on"
             yield Found(
                 f"{case.words.called(leaf)} begins as a copy of {case.words.called(source)}, and both are trained: "
@@ -82,13 +85,6 @@ def _alone(case: Case, leaf: int) -> bool:
         and original(case.query, tensor)
     ]
     return len(others) == 1 and isinstance(case.query.tensors.made(leaf), TensorMade)
-
-
-def _changed_before_training(case: Case, leaf: int) -> bool:
-    """Whether the program changes a parameter before the first pass that gives it a gradient. A random initialisation
-    does not count: a loop over all layers initialises the copy too."""
-    writers = map(case.query.tensors.writer, _writes_before_training(case, leaf))
-    return any(writer not in RANDOM_STARTS for writer in writers)
 
 
 def _writes_before_training(case: Case, leaf: int) -> list[int]:

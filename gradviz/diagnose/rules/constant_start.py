@@ -47,7 +47,11 @@ _CURE = "begin with random values, as the layer itself does: torch.nn.init.xavie
 )
 def constant_start(case: Case) -> Iterator[Found]:
     products = {product.op.index: product for product in case.of(first_products)}
-    alike = {event: product for event, product in products.items() if _is_of_one_number(case, product)}
+    alike, trained = dict[int, FirstProduct](), case.training.trained
+    for event, product in products.items():
+        own = {transposed_of(case.query, tensor) for tensor in product.op.inputs if tensor} & trained
+        if all(_is_constant(case, leaf, event) for leaf in own):
+            alike[event] = product
     pairs = [(first, second) for first in alike.values() if (second := _next(case, first, alike)) is not None]
     if not pairs:
         return
@@ -69,13 +73,6 @@ def constant_start(case: Case) -> Iterator[Found]:
         (written, first.op.index, second.op.index),
         tensors=leaves,
     )
-
-
-def _is_of_one_number(case: Case, product: FirstProduct) -> bool:
-    """Whether in each trained leaf of a product (a matrix, a bias) all elements are equal."""
-    event, trained = product.op.index, case.training.trained
-    leaves = {transposed_of(case.query, tensor) for tensor in product.op.inputs if tensor} & trained
-    return all(_is_constant(case, leaf, event) for leaf in leaves)
 
 
 def _is_constant(case: Case, tensor: int, at: int) -> bool:

@@ -98,6 +98,10 @@ def dead_relu(case: Case) -> Iterator[Found]:
         if dead_ones:
             calls = sorted(call for scope in dead_ones for call in last[scope])
             names = [case.trace.text(scope) for scope in dead_ones if scope]
+            zeros = [int(results[last[scope][0]]) for scope in dead_ones]
+            readers = (event for tensor in zeros for event in case.downstream.readers(tensor))
+            # the leaves behind them, and those that they are multiplied with
+            nodes = [node for event in readers for node in case.query.nodes.of_op(event)]
             yield Found(
                 f"the rectifier{f' in or after {few_of(names)}' if names else ''} gives {share[calls].mean():.0%} "
                 f"zeros{f' in its last {case.calls_called(len(calls))}' * (len(calls) > 1)}: no gradient passes it",
@@ -105,16 +109,8 @@ def dead_relu(case: Case) -> Iterator[Found]:
                 (int(events[calls[0]]),),
                 site=site,
                 severity=NOTE if case.is_lesson else "",
-                tensors=_concerned(case, [int(results[last[scope][0]]) for scope in dead_ones]),
+                tensors=(*zeros, *leaves_behind(case.query, nodes)),
             )
-
-
-def _concerned(case: Case, results: list[int]) -> tuple[int, ...]:
-    """The results, and the leaves that get no gradient because the results are 0: the leaves behind them, and the
-    leaves that they are multiplied with."""
-    readers = (event for tensor in results for event in case.downstream.readers(tensor))
-    nodes = [node for event in readers for node in case.query.nodes.of_op(event)]
-    return *results, *leaves_behind(case.query, nodes)
 
 
 def _is_hinge(case: Case, tensor: int, was_always_dead: bool) -> bool:

@@ -299,7 +299,9 @@ def _frozen_layers(case: Case) -> list[FrozenLayer]:
             continue
         if around in map(_module, learning):  # an adapter around a frozen layer
             continue
-        if _is_all_frozen(around, frozen_names, learning):
+        inside = ([name for name in names if name.startswith(f"{around}.")] for names in (frozen_names, learning))
+        within = [{*map(_module, names)} for names in inside]
+        if len(within[0]) > len(within[1]):  # the trained layers are the exception
             continue
         event = min(frozen[leaf] for leaf in leaves)
         if _is_said_to_stay(case, path, event):
@@ -340,12 +342,6 @@ def _layers_switched_off(case: Case) -> dict[int, int]:
 
 def _module(name: str) -> str:
     return name.rpartition(".")[0]
-
-
-def _is_all_frozen(around: str, frozen: set[str], learning: set[str]) -> bool:
-    """Whether a module has more frozen random layers than trained layers: then the trained layers are the exception."""
-    layers = [{_module(name) for name in names if name.startswith(f"{around}.")} for names in (frozen, learning)]
-    return len(layers[0]) > len(layers[1])
 
 
 def _learning_before(case: Case, leaves: list[int]) -> tuple[int, ...]:

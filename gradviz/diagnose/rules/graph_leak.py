@@ -125,9 +125,11 @@ def _longest_chain(case: Case) -> Found | None:
         return None
     site, of_line = longest
     result = case.called(case.query.nodes.outputs(int(table["node"][of_line[-1]])))
+    alive = case.trace.table(Kind.ALIVE)
+    memory = _held_text(case, int(alive.events[-1])) if len(alive) else ""
+    at_last = memory and f"; at the end of pass {alive['in_pass'][-1]} they {memory}"
     return Found(
-        f"{result} keeps the graphs of {len(of_line)} passes alive: it has a grad_fn, and grows with each"
-        f"{_held_at_last(case)}",
+        f"{result} keeps the graphs of {len(of_line)} passes alive: it has a grad_fn, and grows with each{at_last}",
         Fix(_without_graph(case, int(table.events[of_line[-1]]), int(table["node"][of_line[-1]])), _detached),
         (int(table.events[of_line[0]]), int(table.events[of_line[-1]])),
         site=site,
@@ -232,13 +234,6 @@ def _left_over(alive: Sequence[set[int]]) -> set[int]:
         for graph in before & after
         if min(freed) < graph < max(freed)
     }
-
-
-def _held_at_last(case: Case) -> str:
-    """How much memory the graphs hold that were alive at the end of a pass last; empty if that is not known."""
-    table = case.trace.table(Kind.ALIVE)
-    text = _held_text(case, int(table.events[-1])) if len(table) else ""
-    return text and f"; at the end of pass {table['in_pass'][-1]} they {text}"
 
 
 def _held_text(case: Case, event: int) -> str:

@@ -190,7 +190,8 @@ def _first_write(case: Case, error: Failure, made: NodeMade) -> tuple[int, int, 
     for tensor, version in dict.fromkeys(made.saved):
         if written := _written(case, tensor, made.index, error.event):
             return written[0], tensor, version
-    size = _size_told(error.message)
+    shape = re.search(r"Tensor \[([\d, ]+)\]", error.message)
+    size = prod(int(length) for length in shape[1].split(",")) if shape is not None else 0
     for leaf in leaves_behind(case.query, [error.node]) if size else ():
         for event in case.query.tensors.writes(leaf) if case.trace.states.size_of(leaf) == size else ():
             if made.index < event < error.event:
@@ -202,12 +203,6 @@ def _written(case: Case, tensor: int, since: int, until: int) -> list[int]:
     """The events between two others that made a tensor or wrote to its memory, in order."""
     events = (*case.query.tensors.value_events(tensor).tolist(), *_through_others(case, tensor))
     return sorted(event for event in events if since < event < until)
-
-
-def _size_told(message: str) -> int:
-    """The number of elements of the tensor in PyTorch's message; 0 if the message has no shape."""
-    shape = re.search(r"Tensor \[([\d, ]+)\]", message)
-    return prod(int(length) for length in shape[1].split(",")) if shape is not None else 0
 
 
 def _through_others(case: Case, tensor: int) -> list[int]:

@@ -176,10 +176,7 @@ def _between(spot: Spot) -> list[Edit]:
     steps = [other for other in source.siblings(statement) if source.calls("step", within=other)]
     if not steps:
         return []
-    return [source.removed(statement), source.before(steps[0], _one_line(source.code(statement)))]
-
-
-def _one_line(code: str) -> str:
-    """The code of a loop with one statement, on one line, so that it fits any indentation."""
-    head, _, body = code.partition("\n")
-    return f"{head} {body.strip()}" if body and "\n" not in body else code
+    head, _, body = source.code(statement).partition("\n")
+    is_short = bool(body) and "\n" not in body  # a loop with one statement fits any indentation on one line
+    moved = f"{head} {body.strip()}" if is_short else source.code(statement)
+    return [source.removed(statement), source.before(steps[0], moved)]

@@ -209,7 +209,8 @@ def _residual(case: Case, below: Downstream, backward_pass: PassInfo, gradient: 
                 trained = case.training.trained & {*leaves_behind(case.query, [r.node for r in began.roots])}
                 models = {case.model_of(leaf) or leaf for leaf in trained}
             beside = case.training.trained.intersection(leaves_of(case.query, *others))
-            if models & {case.model_of(leaf) or leaf for leaf in beside} and _reaches_a_root(case, below, op.outputs):
+            reached = {one for result in op.outputs for one in below.results(result, _MOST)}
+            if models & {case.model_of(leaf) or leaf for leaf in beside} and reached & case.query.passes.roots:
                 return event
     return -1
 
@@ -222,12 +223,6 @@ def _without_graph(case: Case, below: Downstream, gradient: int) -> dict[int, li
 
     behind = reach([gradient], lambda tensor: filter(is_without, below.onward(tensor)), _MOST)
     return {tensor: below.readers(tensor) for tensor in behind if is_without(tensor)}
-
-
-def _reaches_a_root(case: Case, below: Downstream, results: tuple[int, ...]) -> bool:
-    """Whether the root of a pass was computed from one of these results."""
-    roots = case.query.passes.roots
-    return any(roots & set(below.results(result, _MOST)) for result in results)
 
 
 def _makes_graph(case: Case, op: OpRan) -> bool:

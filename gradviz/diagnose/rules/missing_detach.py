@@ -54,7 +54,11 @@ def missing_detach(case: Case) -> Iterator[Found]:
             number=chain.number,
         )
     for link in wasted(case):
-        name = _at_the_site(case, link.site, case.words.called(link.tensor) if link.tensor else "its input")
+        given = case.query.places.expression(link.site)
+        name = case.words.called(link.tensor) if link.tensor else "its input"
+        handed = re.fullmatch(r"[\w.]+\(([^\W\d]\w*)\)", given)
+        # `fake` in `net(fake)`, though the function that made the tensor calls it `image`
+        name = handed[1] if handed and not re.search(rf"\b{re.escape(name)}\b", given) else name
         yield Found(
             f"pass {link.number} flows through {name} into {case.called(link.leaves)}: these gradients are always "
             "cleared before a step uses them",
@@ -79,14 +83,6 @@ def missing_detach(case: Case) -> Iterator[Found]:
             yield _of_constant(case, link.tensor, link.op, link.leaves, role, calls)
     for weight in in_weights(case):
         yield _of_constant(case, weight.tensor, weight.op, weight.leaves, "weights a log-probability")
-
-
-def _at_the_site(case: Case, site: int, name: str) -> str:
-    """The name of the tensor at this site, if the site calls a function of one argument: `fake` in `net(fake)`, though
-    the function that made the tensor calls it `image`. Else the name as it is."""
-    expression = case.query.places.expression(site)
-    handed = re.fullmatch(r"[\w.]+\(([^\W\d]\w*)\)", expression)
-    return handed[1] if handed and not re.search(rf"\b{re.escape(name)}\b", expression) else name
 
 
 def _calls_of(case: Case, link: Link, has_own_name: bool = False) -> int:

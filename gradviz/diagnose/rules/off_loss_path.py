@@ -178,7 +178,9 @@ def _is_of_training(case: Case, one: Dropped) -> bool:
     op = case.query.tensors.op(one.events[0])
     if case.query.tensors.are_collectives[np.searchsorted(case.trace.table(Kind.OP).events, op.index)]:
         return False
-    is_wanted = one.has_graph or _is_new_value(case, op)
+    leaf, shape = op.inputs[0] if op.inputs else 0, case.query.tensors.shape
+    is_leaf = bool(leaf and op.outputs) and case.query.tensors.is_leaf_that_requires_grad(leaf, op.index)
+    is_wanted = one.has_graph or (is_leaf and shape(leaf) == shape(op.outputs[0]))  # `image.clamp(0, 1)`
     is_wanted |= _is_alike(case, op) and case.training.stems_from_gradient(op.inputs[0], op.index)
     return is_wanted and op.op not in CONVERTING | COPYING and changes.isdisjoint(one.events)
 
@@ -188,13 +190,6 @@ def _is_alike(case: Case, op: OpRan) -> bool:
     pair = [case.trace.snapshot(one, op.index) for one in (*op.inputs[:1], *op.outputs[:1])]
     forms = {(one.shape, one.dtype) for one in pair if one is not None}
     return len(pair) == 2 and None not in pair and len(forms) == 1
-
-
-def _is_new_value(case: Case, op: OpRan) -> bool:
-    """Whether the result of an op has the shape of a leaf that requires grad, its first input: `image.clamp(0, 1)`."""
-    leaf, shape = op.inputs[0] if op.inputs else 0, case.query.tensors.shape
-    is_leaf = leaf and case.query.tensors.is_leaf_that_requires_grad(leaf, op.index)
-    return bool(is_leaf) and bool(op.outputs) and shape(leaf) == shape(op.outputs[0])
 
 
 def _thrown_away(case: Case, one: Dropped) -> Found:

@@ -53,7 +53,10 @@ def restarted_optimizer(case: Case) -> Iterator[Found]:
             continue
         leaves = [set(one.parameters) for one in used]
         first, second = used[:2]
-        if all(own == leaves[0] for own in leaves) and _keeps_something(case, first.optimizer):
+        event = stepped.object(int(stepped.events[stepped["optimizer"] == first.optimizer][0]))
+        # plain SGD keeps nothing
+        keeps = event.type != "SGD" or any(settings_of(group).get("momentum") for group in event.groups)
+        if all(own == leaves[0] for own in leaves) and keeps:
             yield Found(
                 f"{first.type} is made here for each of {len(used)} steps: what it keeps between steps begins "
                 "at 0 again",
@@ -69,13 +72,6 @@ def restarted_optimizer(case: Case) -> Iterator[Found]:
                 (started_at(case, min(second.parameters), second.index) or second.index, second.index),
                 tensors=first.parameters,
             )
-
-
-def _keeps_something(case: Case, optimizer: int) -> bool:
-    """Whether an optimizer has momentum or averages: every optimizer but plain SGD."""
-    stepped = case.training.stepped
-    event = stepped.object(int(stepped.events[stepped["optimizer"] == optimizer][0]))
-    return event.type != "SGD" or any(settings_of(group).get("momentum") for group in event.groups)
 
 
 def _are_read_later(case: Case, leaves: set[int]) -> bool:

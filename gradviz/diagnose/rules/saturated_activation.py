@@ -142,7 +142,8 @@ def _cells(case: Case) -> Iterator[Found]:
         gates = len(calls[0])
         if len(calls) < _LEAST_STEPS or not gates or any(len(call) != gates for call in calls):
             continue
-        flat = sum(_is_flat([call[i] for call in calls]) for i in range(gates))
+        known = [[one for call in calls if (one := call[i]) is not None] for i in range(gates)]
+        flat = sum(len(own) >= _LEAST_STEPS and sum(own) >= _SHARE_OF_CELLS * len(own) for own in known)
         if 2 * flat >= gates:
             op = case.query.tensors.op(int(events[0]))
             yield Found(
@@ -153,11 +154,6 @@ def _cells(case: Case) -> Iterator[Found]:
                 severity=NOTE if case.is_lesson else "",
                 tensors=tuple(dict.fromkeys(case.query.nodes.leaves_behind(case.query.nodes.of_op(op.index)))),
             )
-
-
-def _is_flat(calls: list[bool | None]) -> bool:
-    known = [call for call in calls if call is not None]
-    return len(known) >= _LEAST_STEPS and sum(known) >= _SHARE_OF_CELLS * len(known)
 
 
 def _flat_gates(case: Case, event: int) -> list[bool | None]:

@@ -54,7 +54,9 @@ def stale_gradient(case: Case) -> Iterator[Found]:
     window = lives.windows == lives.windows[first]
     step = int(lives.events[window & used][0])
     stepped = int(lives.numbers[window & used][0])
-    holder = "" if stepped == BY_HAND else _holder(case, stepped, backward_pass.site)
+    name = seen_at(case.query, backward_pass.site, optimizer_name(case.query, {stepped}))
+    is_only = len(set(case.trace.table(Kind.HOLDS)["optimizer"].tolist())) == 1
+    holder = "" if stepped == BY_HAND else name or "optimizer" * is_only
     cure = f"{holder}.zero_grad()" if holder else _clearing(case, leaves.tolist(), backward_pass.site)
     edits: Edits = lambda spot: [spot.source.before(spot.statement, cure)] if spot.statement is not None else []
     yield Found(
@@ -98,13 +100,6 @@ def _read_sums(case: Case) -> Iterator[Found]:
         tensors=tuple(of_pass),
         severity=WARNING,
     )
-
-
-def _holder(case: Case, optimizer: int, site: int) -> str:
-    """The name, at a site, of an optimizer; empty if it is not known which of several it is."""
-    name = seen_at(case.query, site, optimizer_name(case.query, {optimizer}))
-    is_only = len(set(case.trace.table(Kind.HOLDS)["optimizer"].tolist())) == 1
-    return name or ("optimizer" if is_only else "")
 
 
 def _cleared(spot: Spot) -> list[Edit]:

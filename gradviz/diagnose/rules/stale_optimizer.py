@@ -66,7 +66,9 @@ def stale_optimizer(case: Case) -> Iterator[Found]:
     if len(idle):
         from_passes = " from the passes before its steps" * (len(_got(case, optimizer)) > 0)
         lacks = f"holds no tensor that gets a gradient{from_passes}"
-        leaves = _of_passes(case, optimizer, leaves) or leaves
+        came = case.trace.table(Kind.ACCUMULATED)
+        got = came["tensor"][contained(came["in_pass"], _own_passes(case, optimizer))]
+        leaves = [leaf for leaf in leaves if leaf in got] or leaves
     made, unfed = case.query.tensors.maker(leaves[0]), [*filter(held_by.get, case.query.of(Lacks).never_got)]
     holding = case.training.made_at(optimizer)
     name = case.training.optimizer_class(optimizer)
@@ -143,13 +145,6 @@ def _got(case: Case, optimizer: int) -> np.ndarray:
     came = case.trace.table(Kind.ACCUMULATED)
     held = [tensor for tensor, owners in case.training.holders.items() if optimizer in owners]
     return came.events[contained(came["tensor"], held)]
-
-
-def _of_passes(case: Case, optimizer: int, leaves: list[int]) -> list[int]:
-    """The leaves among these that get gradients from the passes of an optimizer."""
-    came, own = case.trace.table(Kind.ACCUMULATED), _own_passes(case, optimizer)
-    got = came["tensor"][contained(came["in_pass"], own)]
-    return [leaf for leaf in leaves if leaf in got]
 
 
 def _own_passes(case: Case, optimizer: int) -> list[int]:

@@ -40,7 +40,7 @@ from gradviz.query.flow import leaves_behind, reach
 from gradviz.query.functions_of_source import called, nodes_of
 from gradviz.query.ledger import Ledger
 from gradviz.query.missing_gradients import PARAMETER
-from gradviz.query.source_trees import assigned_to, statement_at, trees
+from gradviz.query.source_trees import assigned_to, method_calls, statement_at, trees
 
 # inside a function; another function in it may make registered layers too
 _COMPREHENSIONS = r"(\.<locals>\.<\w+>)*"
@@ -177,7 +177,8 @@ def _registered(spot: Spot) -> list[Edit]:
     """A ModuleList or ModuleDict in place of a list or dict of layers; a Parameter in place of a tensor."""
     source, statement = spot.source, spot.statement
     if isinstance(statement, ast.Expr):
-        return _filled(spot, statement, _appended_to(statement.value))
+        filled = next((one for call, one in method_calls(statement, "append") if call is statement.value), None)
+        return _filled(spot, statement, filled)
     if not isinstance(statement, ast.Assign):
         return []
     if isinstance(statement.targets[0], ast.Subscript):
@@ -193,13 +194,6 @@ def _registered(spot: Spot) -> list[Edit]:
     if isinstance(value, ast.Call) and called(value) in ("ModuleList", "ModuleDict"):
         return []
     return [source.replaced(value, f"torch.nn.Parameter(({code}).detach())")]
-
-
-def _appended_to(value: ast.expr) -> ast.expr | None:
-    """The list that an expression appends to; None for any other expression."""
-    if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Attribute):
-        return None
-    return value.func.value if value.func.attr == "append" else None
 
 
 def _filled(spot: Spot, statement: ast.stmt, container: ast.expr | None) -> list[Edit]:

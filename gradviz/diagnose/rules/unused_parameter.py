@@ -54,7 +54,9 @@ def unused_parameter(case: Case) -> Iterator[Found]:
         if lack.lack is Lack.UNUSED and not (lack.severity == NOTE and _is_of_no_use(case, lack.leaf))
     }
     by_site: dict[int, list[int]] = {}
-    modules, cut = case.query.modules, _cut_layers(case)
+    behind = (lack.leaf for lack in case.of(lacking) if lack.lack in (Lack.CUT, Lack.COPIED))
+    # a layer with a parameter that is read outside of the graph was not called
+    modules, cut = case.query.modules, {layer: leaf for leaf in behind if (layer := _layer(case, leaf))}
     for _, leaves in modules.whole(unused):
         by_site.setdefault(modules.made_at(leaves), []).extend(leaves)
     for site, leaves in by_site.items():
@@ -89,13 +91,6 @@ def _is_of_no_use(case: Case, leaf: int) -> bool:
 
 def _layer(case: Case, leaf: int) -> str:
     return case.trace.parameters.get(leaf, "").rpartition(".")[0]
-
-
-def _cut_layers(case: Case) -> dict[str, int]:
-    """The layers with a parameter that is read outside of the graph, and that parameter: the layer itself was not
-    called, and so its other parameters are not read."""
-    cut = (lack.leaf for lack in case.of(lacking) if lack.lack in (Lack.CUT, Lack.COPIED))
-    return {layer: leaf for leaf in cut if (layer := _layer(case, leaf))}
 
 
 def _removed(spot: Spot) -> list[Edit]:

@@ -67,7 +67,9 @@ def vanished_lr(case: Case) -> Iterator[Found]:
         if not _has_gradients(case, int(events[-last])):
             continue
         first = int(events[-last])
-        by = _lowering(case, optimizer, first)
+        scheduled = case.trace.table(Kind.SCHEDULED)
+        before = scheduled.events[np.isin(scheduled["optimizer"], [optimizer, 0]) & (scheduled.events < first)]
+        by = int(before[-1]) if len(before) else -1
         making = _making(case, optimizer, by)
         when = f"from step {len(rates) - last + 1} of {len(rates)} on" if last < len(rates) else "in all steps"
         if not rates.any():
@@ -116,13 +118,6 @@ def _is_stepped_per_batch(case: Case, optimizer: int) -> bool:
     events = scheduled.events[np.isin(scheduled["optimizer"], [optimizer, 0]) & (scheduled["steps"] > 0)]
     steps = np.count_nonzero(case.training.stepped["optimizer"] == optimizer)
     return bool(len(events) >= steps > 0) and loops_around(case, case.site(int(events[-1]))) > 1
-
-
-def _lowering(case: Case, optimizer: int, step: int) -> int:
-    """The last event of a scheduler before a step; −1 if there is none."""
-    scheduled = case.trace.table(Kind.SCHEDULED)
-    events = scheduled.events[np.isin(scheduled["optimizer"], [optimizer, 0]) & (scheduled.events < step)]
-    return int(events[-1]) if len(events) else -1
 
 
 def _making(case: Case, optimizer: int, by: int) -> int:

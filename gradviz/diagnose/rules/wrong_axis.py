@@ -82,7 +82,10 @@ def wrong_axis(case: Case) -> Iterator[Found]:
             continue
         readers = _readers(case, op.outputs[0], axis) if op.op in _OVER else ()
         for reader, wanted, why in (*readers, *_of_samples(case, op, axis)):
-            wrong = _other_side(case, reader, axis) or op
+            compared = case.query.tensors.op(reader)
+            # of two softmaxes the one that is not over the last axis, where classes usually are
+            is_other = compared.op == "kl_div" and axis.from_end == -1
+            wrong = (_softmax_of(case, compared.inputs[1]) if is_other else None) or op
             wanted = wanted if wrong is op else axis.from_end
             yield Found(
                 f"{wrong.op} is taken over dim={_said(wrong)} of {case.shape(wrong.outputs[0])}, but "
@@ -145,14 +148,6 @@ def _keeping_first(case: Case, tensor: int, size: int) -> Iterator[int]:
         )
         if is_kept and after[:1] == (size,):
             yield result
-
-
-def _other_side(case: Case, reader: int, axis: Axis) -> OpRan | None:
-    """The softmax behind the second input of a `kl_div`, if the softmax of the first input is over the last axis, where
-    classes usually are; else None."""
-    op = case.query.tensors.op(reader)
-    is_compared = op.op == "kl_div" and axis.from_end == -1
-    return _softmax_of(case, op.inputs[1]) if is_compared else None
 
 
 def _said(op: OpRan) -> str:

@@ -130,6 +130,8 @@ def wrong_loss_input(case: Case) -> Iterator[Found]:
                 continue
             seen.add(op.site)
             given = source.op if source is not None else "data"
+            state = case.trace.states.valued(op.inputs[0], op.index)
+            largest = case.trace.states.stats[state, Stat.MAX] if state >= 0 else 0
             if source is not None and given in PROBABILITIES:
                 expected = "log-probabilities" if loss in OF_LOG_PROBABILITIES else "logits"
                 told = f"{loss} expects {expected} and gets the result of {given}"
@@ -138,7 +140,7 @@ def wrong_loss_input(case: Case) -> Iterator[Found]:
                 if text not in cures:  # else the cure of another loss mends this one too
                     cures.add(text)
                     yield Found(told, cure, _events(op, source), site=op.site)
-            elif loss in _NEVER_POSITIVE and _is_positive(case, op):
+            elif loss in _NEVER_POSITIVE and largest > 1e-4:
                 yield Found(
                     f"{loss} expects log-probabilities, which are never above 0, and gets the result of {given} with "
                     "values above 0",
@@ -208,11 +210,6 @@ def _source(case: Case, tensor: int) -> OpRan | None:
     parts = [_source(case, part) for part in source.inputs]
     made = {(part.op, part.site) for part in parts if part is not None}
     return parts[0] if len(made) == 1 and None not in parts else source
-
-
-def _is_positive(case: Case, op: OpRan) -> bool:
-    row = case.trace.states.valued(op.inputs[0], op.index)
-    return row >= 0 and bool(case.trace.states.stats[row, Stat.MAX] > 1e-4)
 
 
 def _events(op: OpRan, source: OpRan | None) -> tuple[int, ...]:

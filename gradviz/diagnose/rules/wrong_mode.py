@@ -303,21 +303,17 @@ def _frozen_module(case: Case, weight: int, calls: list[OpRan]) -> ScopeEntered 
     """The outermost module around the calls of a batch norm that is frozen from the first of these calls on; None if
     the batch norm is not frozen for good, or if no pass runs between its calls."""
     frozen = [op for op in calls if not case.query.tensors.requires_grad(weight, op.index)]
-    if len(frozen) < _LEAST or frozen != calls[-len(frozen) :] or _changes_after(case, weight, frozen[0].index):
+    if len(frozen) < _LEAST or frozen != calls[-len(frozen) :]:
         return None
     first, last = frozen[0].index, frozen[-1].index
+    came, writes = case.trace.table(Kind.ACCUMULATED), case.query.of(Writes)
+    later = came["tensor"][came.events > first], writes.leaves[writes.events > first]
+    if any((leaves == weight).any() for leaves in later):  # it takes turns with another network, or follows it
+        return None
     if not any(first < backward_pass.first < last for backward_pass in case.trace.passes):
         return None
     around = case.query.scopes.around(first, frozen[0].thread)
     return next((scope for scope in around if _is_frozen_scope(case, scope)), None)
-
-
-def _changes_after(case: Case, leaf: int, event: int) -> bool:
-    """Whether a leaf gets a gradient or a value after an event: its network takes turns with another one, or follows
-    it."""
-    came, writes = case.trace.table(Kind.ACCUMULATED), case.query.of(Writes)
-    gets = np.any(came["tensor"][came.events > event] == leaf)
-    return bool(gets or np.any(writes.leaves[writes.events > event] == leaf))
 
 
 def _is_frozen_scope(case: Case, scope: ScopeEntered) -> bool:

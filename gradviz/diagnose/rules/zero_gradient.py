@@ -112,8 +112,10 @@ def zero_gradient(case: Case) -> Iterator[Found]:
         else:
             told = "gives 0 for any gradient" if name in _FLAT else "turns the gradient that it receives into 0"
             why, cure = f"{what} {told}", _cure(case, op, what)
+        passes = "every pass" if case.recorded is None else case.passes_called(case.recorded[0])
+        when = f" in {passes}" * (len(case.trace.passes) > 1)
         yield Found(
-            f"the gradient of {case.called(block.leaves)} is 0{_always(case)}: {why}",
+            f"the gradient of {case.called(block.leaves)} is 0{when}: {why}",
             cure,
             (block.event, *((made.index,) if made is not None else ())),
             site=block.site if reader is None else case.site(reader),
@@ -143,13 +145,6 @@ def _defined(case: Case, op: int | None, what: str) -> tuple[str, Fix | str] | N
         why += f" ({called(earlier)} gave {gradients(point, earlier)})"
     off = f"keep {_input(case, op)} off this point: start with a little noise"
     return why, _cure(case, op, what) if point.op in _CURES else off
-
-
-def _always(case: Case) -> str:
-    """In which passes the gradient is 0, if there are several."""
-    if len(case.trace.passes) < 2:
-        return ""
-    return " in every pass" if case.recorded is None else f" in {case.passes_called(case.recorded[0])}"
 
 
 def _only_reader(case: Case, block: Block) -> int | None:

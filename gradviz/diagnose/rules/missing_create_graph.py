@@ -32,7 +32,7 @@ from gradviz.diagnose.rule import ERROR, Case, Found, Need, Rule
 from gradviz.diagnose.without_gradient import rootless
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.query.flow import Downstream, leaves_behind, leaves_of, reach
-from gradviz.query.ops import SHARING, SUMS
+from gradviz.query.ops import PRODUCTS, SHARING, SUMS
 from gradviz.query.source_trees import backward_call
 from gradviz.sets import distinct
 from gradviz.tracefile import PassInfo, Site
@@ -209,8 +209,13 @@ def _residual(case: Case, below: Downstream, backward_pass: PassInfo, gradient: 
                 trained = case.training.trained & {*leaves_behind(case.query, [r.node for r in began.roots])}
                 models = {case.model_of(leaf) or leaf for leaf in trained}
             beside = case.training.trained.intersection(leaves_of(case.query, *others))
-            reached = {one for result in op.outputs for one in below.results(result, _MOST)}
-            if models & {case.model_of(leaf) or leaf for leaf in beside} and reached & case.query.passes.roots:
+            if not models & {case.model_of(leaf) or leaf for leaf in beside}:
+                continue
+            reached = {one: after for result in op.outputs for one, after in below.results(result, _MOST).items()}
+            onward = (case.query.tensors.op(after) for own in reached.values() for after in own)
+            # what a layer reads is an input that the gradient moves, as of an attack
+            is_read = any(one.op in PRODUCTS and not case.training.trained.isdisjoint(one.inputs) for one in onward)
+            if not is_read and not case.query.passes.roots.isdisjoint(reached):
                 return event
     return -1
 

@@ -318,6 +318,7 @@ def _besides_of(case: Case, scan: _Scan) -> Iterator[Cut]:
         is_product = op.op in op_sets.MATRIX_PRODUCTS and not meeting.weights | meeting.leaves & meeting.sources
         others = [use.data for use in scan.ways.uses if use.leaves == meeting.weights and use.event != meeting.op]
         is_probe = bool(meeting.weights) and all(one in scan.dead for data in others for one in data)
+        is_probe &= meeting.leaves.isdisjoint(meeting.sources)
         if meeting.layered or not is_asked or is_compared or is_weight or is_product or is_probe:
             continue
         is_sum = op.op in op_sets.ADDING and not meeting.sources.isdisjoint(meeting.live)

@@ -62,6 +62,7 @@ def hook_changed_gradient(case: Case) -> Iterator[Found]:
             continue
         event = int(table.events[rows[0]])
         tensors = tuple(dict.fromkeys(tensor for row in rows if (tensor := _tensor(case, table, row))))
+        made = case.query.tensors.maker(tensors[0]) if tensors else None
         name = case.trace.text(hook)
         which = "a hook" if name == _NAMELESS else f"the hook {name}"
         whose = f"of {case.called(tensors)}" if tensors else "that flows here"
@@ -74,7 +75,7 @@ def hook_changed_gradient(case: Case) -> Iterator[Found]:
                 _passed_on,
             ),
             (event,),
-            site=site or _where_made(case, tensors),
+            site=site or (0 if made is None else case.site(made)),  # else the line that made what the hook is on
             number=int(table["in_pass"][rows[0]]),
             tensors=(*tensors, *case.query.nodes.leaves_behind([int(table["node"][rows[0]])])),
             severity=ERROR if is_spoilt else "",
@@ -106,12 +107,6 @@ def _of_modules(case: Case) -> Iterator[Found]:
             number=block.number,
             tensors=block.leaves,
         )
-
-
-def _where_made(case: Case, tensors: tuple[int, ...]) -> int:
-    """The line that made the tensor that the hook is on; 0 if that is unknown."""
-    made = case.query.tensors.maker(tensors[0]) if tensors else None
-    return 0 if made is None else case.site(made)
 
 
 def _hook_site(case: Case, after: int) -> int:

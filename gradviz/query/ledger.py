@@ -288,7 +288,7 @@ class Ledger:
         came = self.trace.table(Kind.ACCUMULATED)
         pairs = distinct_pairs(came["tensor"], came["in_pass"])
         leaves, counts = np.unique(pairs[:, 0], return_counts=True)
-        still = ~contained(leaves, self._changed_between) & ~contained(leaves, sorted(self.training.trained))
+        still = ~contained(leaves, self.changed_between) & ~contained(leaves, sorted(self.training.trained))
         # `fully_shard` gives a part of the gradient to a parameter of the same name, without a pass
         trained = np.array(sorted(self.training.trained), np.int64)
         handed = trained[~contained(trained, came["tensor"])].tolist()
@@ -298,8 +298,8 @@ class Ledger:
         unchanged = [leaf for leaf in unchanged if leaf not in self.trace.buffers]
         return [leaf for leaf in unchanged if self.trace.parameters.get(leaf) not in names]
 
-    @property
-    def _changed_between(self) -> np.ndarray:
+    @cached_property
+    def changed_between(self) -> np.ndarray:
         """The leaves that were written to between their first and their last gradient. A clamp does not count. Nor does
         a checkpoint that is loaded at the end: it trains nothing."""
         came, writes = self.trace.table(Kind.ACCUMULATED), self.query.of(Writes)

@@ -50,6 +50,7 @@ ADVISED = {
     "nonscalar-backward: a gradient of another shape",
     "not-updated: a bias by hand",
     "not-updated: a condition that never holds",
+    "not-updated: rates that are clamped and never stepped on",
     "restricted-backward: autograd.grad of the first weights",
     "scheduler-order: in a trainer",
     "scheduler-order: a schedule stepped per micro-batch",

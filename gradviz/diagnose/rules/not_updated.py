@@ -269,7 +269,7 @@ def _without_step(case: Case) -> Iterator[Found]:
     if case.trace.meta.get("error") or case.trace.meta.get("stopped"):
         return
     held, came = case.trace.table(Kind.HOLDS), case.trace.table(Kind.ACCUMULATED)
-    changed = [*case.query.of(Writes).trained, *case.training.owners, *case.training.by_hand[1].tolist()]
+    changed = [*case.query.of(Ledger).changed_between, *case.training.owners, *case.training.by_hand[1].tolist()]
     stepping = set(case.training.stepped["optimizer"].tolist())
     for row in np.unique(held["optimizer"], return_index=True)[1].tolist():
         made = int(held.events[row])

@@ -61,7 +61,7 @@ def unregistered_parameter(case: Case) -> Iterator[Found]:
     for leaf in dict.fromkeys([*case.query.of(Ledger).homeless, *_beneath_failures(case)]):
         made = case.query.tensors.made(leaf)
         scopes = _modules_around(case, leaf)
-        if not isinstance(made, TensorMade):
+        if not isinstance(made, TensorMade) or leaf in case.training.holders:
             continue
         module, name = _outermost(scopes), case.trace.parameters.get(leaf, "")
         if module in modules and not name.startswith(f"{module}.") and _is_of_a_module(case, leaf, made):

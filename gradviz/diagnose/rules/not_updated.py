@@ -69,7 +69,7 @@ def _stepped(spot: Spot) -> list[Edit]:
     return [source.after(source.statement(call), f"{held[0]}.step()")] if call is not None else []
 
 
-_MISSING = "no step follows this pass", Fix("optimizer.step()  # after backward()", _stepped)
+_MISSING = "no step for them follows this pass", Fix("optimizer.step()  # after backward()", _stepped)
 _OTHER = "this line steps an optimizer that steps at another line, too"
 
 

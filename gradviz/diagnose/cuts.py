@@ -164,11 +164,12 @@ class _Scan:
 
 
 def _scanned(case: Case, passes: list[PassInfo]) -> list[_Scan]:
-    """The scan of the first of these passes from each line that begins passes, if its root is known."""
+    """The scan of the first of these passes from each line that begins passes for leaves, if its root is known."""
     by_site: dict[int, PassInfo] = {}
     for backward_pass in passes:
-        roots = case.query.passes.began(backward_pass.number).roots if backward_pass.site not in by_site else ()
-        if roots and roots[0].tensor:
+        began = case.query.passes.began(backward_pass.number)
+        is_for_leaves = not began.inputs or not case.training.holders.keys().isdisjoint(began.inputs)
+        if is_for_leaves and began.roots and began.roots[0].tensor and backward_pass.site not in by_site:
             by_site[backward_pass.site] = backward_pass
     return [_Scan(case, backward_pass) for backward_pass in by_site.values()]
 

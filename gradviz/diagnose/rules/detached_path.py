@@ -23,7 +23,7 @@ target network, an evaluation, a frozen copy, a number that is only logged, a pr
 that is cut every few steps, a sampled action beside its log-probability, a part that a library's own code cuts off. A
 decoder behind codes without a straight-through estimate, `decoder(q.detach())`, looks like such a probe, and a layer
 under no_grad that is added to its own results like a target of itself. A note only: a layer that reads what is cut off,
-whose result a later op combines with it, as a gate does: that may be meant.
+whose result a later op combines with it, as a gate does, or one way of several from a result: that may be meant.
 """
 
 from collections.abc import Iterator

@@ -275,7 +275,8 @@ def _ending(found: Overview, trace: Trace) -> str:
     line = line_of_error(found.error, trace)
     kind, message = found.error["type"], found.error["message"]
     said = f": {message}" if message != kind else ""  # an error without a message has its kind there
-    return f"{kind}{f' ({line})' if line else ''}{said}"
+    used = f"; it used {found.error['operands']}" if found.error.get("operands") else ""
+    return f"{kind}{f' ({line})' if line else ''}{said}{used}"
 
 
 def _grad(leaf: LeafInfo) -> tuple[str, str]:

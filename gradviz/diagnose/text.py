@@ -117,6 +117,8 @@ def _ended(report: Report, trace: Trace) -> Iterator[RenderableType]:
         return
     place = f"{clean(Path(file).name)}:{trace.meta.get('error_line', '')}  " if file else ""
     yield Text.assemble(("ended by an error  ", "dim"), place, shortened(clean(error), _LONGEST_ERROR))
+    if used := trace.meta.get("operands", ""):
+        yield Text.assemble(("it used  ", "dim"), clean(used))
 
 
 def _finding(finding: Finding, position: int, trace: Trace, width: int, on: str = "") -> Iterator[RenderableType]:

@@ -96,9 +96,9 @@ class Listener:
     passes_begun: int = 0
     made: Mapping[int, Made] = MappingProxyType({})
 
-    def wakes(self, loss: float) -> bool:
+    def wakes(self, loss: float | None) -> bool:
         """Whether the pass that is about to begin from this loss is wanted after all, though the source rests: it emits
-        its graph then, and the pass in detail."""
+        its graph then, and the pass in detail. None: an exception leaves the program before the pass begins."""
         return False
 
     @property

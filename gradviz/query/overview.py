@@ -166,6 +166,7 @@ def error(query: Query) -> dict[str, Any] | None:
             "message": message.partition(": ")[2] or message,
             "file": trace.meta.get("error_file", ""),
             "line": int(line) if line.isdecimal() else 0,
+            "operands": trace.meta.get("operands", ""),
             "node": node or None,
             "node_line": site.place.line if site is not None else None,
         }

@@ -25,6 +25,7 @@ from gradviz.events.values import GRADES, INPUTS, WITH_ELEMENTS
 from gradviz.sources import numpy_engine, pytorch
 from gradviz.sources.in_scope import InScope
 from gradviz.sources.notebook_cells import cell_name, notebook_meta
+from gradviz.sources.operands import Operand, operands, told
 from gradviz.sources.ranks_here import rank_meta
 from gradviz.sources.tracebacks import has_our_frames, without_our_frames
 from gradviz.system.process import at_fork, work_of_children
@@ -308,6 +309,10 @@ class record:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if self.recorder is None:
             return
+        last = error or self.error
+        used = operands(last, self.recorder.sites) if isinstance(last, Exception) else []
+        if self.attachment is not None:
+            self.attachment.raised(used)
         numbers = numbers_now(self.engine, self.attachment)
         if self.attachment is not None:
             if left_out := self.attachment.left_out():  # values, for lack of device memory
@@ -316,11 +321,11 @@ class record:
             self.attachment.end()
         self.engine.end()
         _recording.remove(self)
-        self._tell_of(error or self.error)
+        self._tell_of(last)
         self.recorder.sites.begin_at(None)
         recorder = self.recorder
         others = {"children": "1"} if work_of_children() > self.work_of_children else {}
-        recorder.close(**end_meta(error or self.error, recorder.sites), **others)
+        recorder.close(**end_meta(last, recorder.sites, used), **others)
         self.failure = recorder.writer.failure
         self.kept_earlier = recorder.writer.file.is_beside
         remember(recorder.writer.file.path, numbers)
@@ -377,8 +382,9 @@ def run_meta() -> dict[str, str]:
     }
 
 
-def end_meta(error: BaseException | None, sites: Sites) -> dict[str, str]:
-    """The metadata about how the run ended; `sites` knows whose code a file is, and its displayed name."""
+def end_meta(error: BaseException | None, sites: Sites, used: Sequence[Operand] = ()) -> dict[str, str]:
+    """The metadata about how the run ended; `sites` knows whose code a file is, and its displayed name. `used` are the
+    operands of the error."""
     if error is None:
         return {"ended": "ok"}
     if isinstance(error, SystemExit):
@@ -388,6 +394,8 @@ def end_meta(error: BaseException | None, sites: Sites) -> dict[str, str]:
     # The lines of a SyntaxError begin with its place, which is indented.
     text = next(line for line in lines if not line.startswith(" ")).strip()
     meta = {"ended": "error", "error_type": type(error).__name__, "error": text}
+    if used:
+        meta["operands"] = ", ".join(map(told, used))
     file, line = _place_of_end(error, sites)
     return {**meta, "error_file": sites.name_of(file), "error_line": str(line)} if file else meta
 

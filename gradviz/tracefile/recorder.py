@@ -413,8 +413,8 @@ class ChoosingRecorder(Recorder):
     def nodes_made(self, *fields: Any) -> None:
         (Listener if self.auto is not None and self.detailed else Recorder).nodes_made(self, *fields)
 
-    def wakes(self, loss: float) -> bool:
-        if self.auto is None or not self.auto.foresees(loss):
+    def wakes(self, loss: float | None) -> bool:
+        if self.auto is None or not (loss is None or self.auto.foresees(loss)):
             return False
         with self.lock:
             self.detailed, self.is_tail, self.keeps_values = True, False, self.values != "none"

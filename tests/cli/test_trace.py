@@ -244,7 +244,7 @@ def test_where_the_folder_cannot_be_written_an_option_names_another_place(
 def test_an_error_without_a_message_is_told_by_its_kind_alone(gradviz_here: Run, tmp_path: Path) -> None:
     gradviz_here("trace", script(tmp_path, DIFFERENTIATES + "assert not x.grad"))
     (ended,) = (line for line in gradviz_here("info").stdout.splitlines() if line.startswith("ended"))
-    assert ended.split(maxsplit=1)[1].strip() == "AssertionError (line 5)"
+    assert ended.split(maxsplit=1)[1].strip() == "AssertionError (line 5); it used x () float32"
 
 
 @pytest.mark.slow

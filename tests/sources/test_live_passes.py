@@ -61,7 +61,8 @@ def of_pass(trace: Trace, number: int) -> list[Any]:
     with_nodes = {event.op for event in trace if isinstance(event, NodeMade)}
     names = {event.tensor: event.name for event in trace if isinstance(event, Named)}
     told: list[Any] = []
-    for event in map(trace.event, range(began, trace.passes[number - 1].first)):
+    until = trace.passes[number - 1].first if number <= len(trace.passes) else trace.count
+    for event in map(trace.event, range(began, until)):
         if isinstance(event, OpRan) and event.index in with_nodes:
             told.append((event.op, event.args, event.site, [names.get(tensor) for tensor in event.inputs]))
         elif isinstance(event, NodeMade):
@@ -81,6 +82,71 @@ def test_a_pass_that_begins_from_a_bad_loss_is_recorded_from_its_graph(tmp_path:
     assert "wanted, which this line gave, has an infinity here in pass 25" in found.message
     line = int(found.place.rpartition(":")[2])
     assert "wanted = torch.log(y if step == guilty else y + 1)" in linecache.getline(__file__, line)
+
+
+class Scored(torch.nn.Module):
+    """A network whose last operation takes the score with weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = Guilty()
+
+    def forward(self, x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        score = self.network(x)
+        return (score * weights).mean()
+
+
+def ends_in_forward() -> None:
+    torch.manual_seed(0)
+    model = Scored()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(1, 41):
+        loss = model(torch.randn(4, 8), torch.ones(3 if step == 25 else 4, 1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def test_the_forward_that_an_exception_ends_is_recorded_from_what_it_used(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="must match"):
+        recorded(tmp_path, ends_in_forward)
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        assert 25 not in in_detail(trace)
+        assert trace.meta["operands"] == "score (4, 1) float32, weights (3, 1) float32"
+        told, usual = of_pass(trace, 25), of_pass(trace, 20)
+        names = [one[0] for one in usual]
+        assert len(told) > 8
+        assert told == usual[: names.index("mul")]
+
+
+def test_operands_are_looked_up_without_code_of_the_program(tmp_path: Path) -> None:
+    class Careful(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Parameter(torch.ones(3, 2))
+
+        def __getattr__(self, name: str) -> Any:
+            asked.append(name)
+            return super().__getattr__(name)
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.embedding(rows, self.table)
+
+    asked: list[str] = []
+    model, before = Careful(), 0
+
+    def program() -> None:
+        nonlocal before
+        try:
+            model(torch.tensor([0, 3]))
+        finally:
+            before = len(asked)
+
+    with pytest.raises(IndexError):
+        recorded(tmp_path, program)
+    assert len(asked) == before
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        assert trace.meta["operands"] == "rows (2,) int64 from 0 to 3, self.table (3, 2) float32"
 
 
 def bound_twice() -> None:

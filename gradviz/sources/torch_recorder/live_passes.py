@@ -266,7 +266,7 @@ class Ops:
                 value = self.values.get((id(fn), nr))
                 handles.append(Unseen(form.shape, form.dtype, form.device) if value is None else value)
         data = [
-            self.identity.number_of(tensor, _giver(tensor, self.frame), UNWATCHED)
+            self.identity.number_of(tensor, giver(tensor, self.frame), UNWATCHED)
             for (fn, _, _), _ in group
             for name, tensor in self.saved.get(fn, {}).items()
             if tensor.grad_fn is None and not tensor.requires_grad and not name.startswith(_OF_RESULTS)
@@ -316,7 +316,7 @@ class Ops:
 _STORING = ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF")
 
 
-def _giver(tensor: torch.Tensor, frame: FrameType | None) -> Place | None:
+def giver(tensor: torch.Tensor, frame: FrameType | None) -> Place | None:
     """The expression that gave a tensor, if a variable of the program in this frame or its callers proves it: it still
     has the tensor, nothing else is ever assigned to it, and nothing has written to the tensor."""
     while frame is not None and not version_of(tensor):

@@ -8,16 +8,17 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from gradviz.events.counters import next_pass_number
 from gradviz.events.kinds import UNWATCHED
+from gradviz.sources.operands import Operand
 from gradviz.sources.torch_recorder.backward import Pass
 from gradviz.sources.torch_recorder.known_things import is_leaf
-from gradviz.sources.torch_recorder.live_passes import LivePasses
+from gradviz.sources.torch_recorder.live_passes import LivePasses, giver
 from gradviz.sources.torch_recorder.pass_numbers import PassNumbers
 from gradviz.sources.torch_recorder.shared import Source, safely, users_frame
 from gradviz.sources.torch_recorder.tensor_values import unheard
@@ -154,6 +155,19 @@ class Resting:
         with _Plain(), unheard():
             self.live.tell(roots, users_frame(sys._getframe()))
         return True
+
+    @safely
+    def raised(self, operands: Sequence[Operand]) -> None:
+        """End the rest and emit what an exception is about that leaves the program: its operands, and the graph behind
+        them."""
+        if not self.is_on or threading.get_ident() != self.thread or not self.source.listener.wakes(None):
+            return
+        self.end()
+        with _Plain(), unheard():
+            roots = [one.tensor for one in operands if one.tensor.grad_fn is not None]
+            self.live.tell(roots, operands[0].frame)
+            for one in operands:
+                self.source.identity.number_of(one.tensor, giver(one.tensor, one.frame), UNWATCHED)
 
     @safely
     def remember(self, current: Pass) -> None:

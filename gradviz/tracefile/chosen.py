@@ -154,7 +154,7 @@ class Budget(AutoPasses):
             self.detailed = period
         else:
             self.usual.append(period)
-        if self.usual and self.detailed:
+        if (self.detailed and 0 < len(self.usual) < _TIMED) or (is_detailed and self.usual):
             left_out = sorted(self.usual)[len(self.usual) // 2]
             every = 10 ** (len(str(passes)) - 2)
             self.digits = 1 + (self.detailed - left_out <= self.share * left_out * every)
@@ -180,8 +180,10 @@ class _Usual:
 
     def is_jump(self, size: float) -> bool:
         """Whether a size is more than ten times the median of those before it."""
+        if len(self.last) < _LEAST or size <= _JUMP * min(self.last):  # mostly, and quick to see
+            return False
         known = sorted(self.last)
-        return len(known) >= _LEAST and size > _JUMP * known[len(known) // 2] > 0
+        return size > _JUMP * known[len(known) // 2] > 0
 
 
 def passes_of(text: str) -> Passes | AutoPasses | None:

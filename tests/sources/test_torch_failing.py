@@ -249,8 +249,8 @@ def test_what_was_replaced_is_put_back_where_the_rest_cannot_be(
 HAND_ON = {
     "forward.Forward.__torch_function__", "forward.Forward._tell_of", "kernels.BelowAutograd._should_skip_dynamo",
     "kernels.BelowAutograd.on", "known_things.NodeRecord.__call__", "kernels.Kernels.__torch_dispatch__",
-    "kernels.call_of", "measuring.Measured.__torch_dispatch__", "measuring.Measured._called", "engine.Refusals.seen",
-    "recording.TorchRecorder._as_before", "recording.TorchRecorder._as_one_op",
+    "kernels.call_of", "measuring.Measured.__torch_dispatch__", "measuring.Measured._called",
+    "engine.Refusals.making_gradients", "recording.TorchRecorder._as_before", "recording.TorchRecorder._as_one_op",
     "recording.TorchRecorder.opaque", "watching.Replaced.put_back_for_now", "shared.Source.gave_up",
     "shared.Source.quiet", "shared.Source.recover", "shared.safely", "watching.Watching.on",
     "watching.Watching.paused", "engine._begun", "backward._in_hook", "shared.Source.is_off",

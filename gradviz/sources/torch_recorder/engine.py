@@ -2,8 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
@@ -14,44 +13,30 @@ from gradviz.sources.torch_recorder.collectives import Collectives
 from gradviz.sources.torch_recorder.histograms import LeafHistograms
 from gradviz.sources.torch_recorder.identity import outside
 from gradviz.sources.torch_recorder.resting import Resting
-from gradviz.sources.torch_recorder.shared import (
-    OURS,
-    PYTORCH,
-    Source,
-    in_transform,
-    is_pytorchs,
-    is_written_down,
-    safely,
-)
+from gradviz.sources.torch_recorder.shared import OURS, PYTORCH, Source, in_transform, is_pytorchs, safely
 
 
 class Refusals:
-    """Emits such errors to the listener."""
+    """Emits to the listener the RuntimeErrors that refuse a pass, with its roots."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
-
-    @contextmanager
-    def seen(self, roots: Sequence[Any] = ()) -> Iterator[None]:
-        """A context whose RuntimeErrors are emitted as refusals of a pass from these roots."""
-        try:
-            yield
-        except RuntimeError as error:
-            self._tell(roots, error)
-            raise
 
     def making_gradients(self, make: Callable[..., Any]) -> Callable[..., Any]:
         """The replacement of PyTorch's function that makes the initial gradients of a pass; its refusals are
         emitted."""
 
         def run(outputs: Any, *args: Any, **kwargs: Any) -> Any:
-            with self.seen(outputs):
+            try:
                 return make(outputs, *args, **kwargs)
+            except RuntimeError as error:
+                self.tell(outputs, error)
+                raise
 
         return run
 
     @safely
-    def _tell(self, roots: Sequence[Any], error: RuntimeError) -> None:
+    def tell(self, roots: Sequence[Any], error: RuntimeError) -> None:
         source = self.source
         if source.is_off or source.listener is None or in_transform() or source.thread.unseen:
             return
@@ -86,8 +71,11 @@ def watched(
                     return resting.passed(engine, t_outputs, args, kwargs, loss)
         current = None if is_off or resting.is_on else _begun(source, t_outputs, args, kwargs)
         if current is None:
-            with Refusals(source).seen():
+            try:
                 return engine(t_outputs, *args, **kwargs)
+            except RuntimeError as error:
+                Refusals(source).tell((), error)
+                raise
         resting.watched(current.number, t_outputs)
         try:
             with push():
@@ -136,7 +124,7 @@ def _is_pass(source: Source, t_outputs: Any, frame: FrameType | None = None) -> 
     """Whether a call of the engine, made in `frame` (None: of the caller of this function's caller), is a pass of the
     program's."""
     try:
-        if in_transform() or is_written_down():
+        if in_transform():
             return False
         if source.thread.unseen and _is_compilers(frame or sys._getframe(2)):
             return False

@@ -133,12 +133,13 @@ class LivePasses:
         """Whether the graph that these roots lead to begins as that of no recorded pass, or has a node where its
         derivative is not finite. A few times only: a program may make other graphs each time, and the gradient may be
         finite all the same, behind a mask."""
-        with torch._C.DisableTorchFunction(), unheard():
+        with torch._C.DisableTorchFunction():
             fns = [fn for root in roots if (fn := getattr(root, "grad_fn", None)) is not None]
-            is_new = self.new_tops < _MOST_ALARMS and _top(fns) not in self.tops
-            self.new_tops += is_new
-            if is_new or not self.may_be_singular or self.alarms >= _MOST_ALARMS:
-                return is_new
+        is_new = self.new_tops < _MOST_ALARMS and _top(fns) not in self.tops
+        self.new_tops += is_new
+        if is_new or not self.may_be_singular or self.alarms >= _MOST_ALARMS:
+            return is_new
+        with torch._C.DisableTorchFunction(), unheard():
             singular = (fn for fn in _nearest(fns, _MOST_NODES) if fn is not None and fn.name() in _SINGULAR)
             is_there = any(map(self._is_at_its_point, singular))
             self.alarms += is_there
@@ -193,20 +194,21 @@ class LivePasses:
 
 def _nearest(fns: Sequence[Any], most: int) -> list[Any]:
     """The nodes of a graph that are next to the roots; None for an edge without a target."""
-    near = dict.fromkeys(fns)
-    here: list[Any] = [*near]
+    near = set(fns)
+    here = [*dict.fromkeys(fns)]
     for fn in here:  # which grows meanwhile
         if len(here) >= most:
             break
-        new = [target for target, _ in fn.next_functions if target not in near] if fn is not None else ()
-        near.update(dict.fromkeys(new))
-        here += new
+        for target, _ in fn.next_functions if fn is not None else ():
+            if target not in near:
+                near.add(target)
+                here.append(target)
     return here
 
 
 def _top(fns: Sequence[Any]) -> tuple[str, ...]:
     """The names of the first few nodes of a graph."""
-    return tuple("" if fn is None else fn.name() for fn in _nearest(fns, _NEAR))
+    return tuple(["" if fn is None else fn.name() for fn in _nearest(fns, _NEAR)])
 
 
 def _event_of(told: tuple[Numbered, _Like | None]) -> Any:

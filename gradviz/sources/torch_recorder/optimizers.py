@@ -27,7 +27,8 @@ from gradviz.sources.torch_recorder.shared import Source, safely, users_frame
 from gradviz.sources.torch_recorder.step_changes import Change, Copies, StepChanges, later
 from gradviz.sources.torch_recorder.tensor_values import PLAIN, READER
 
-_HINTS = ("capturable", "differentiable", "foreach", "fused")  # settings that affect only the speed
+# the parameters, and settings that affect only the speed
+_LEFT_OUT = {"params", "param_names", "capturable", "differentiable", "foreach", "fused"}
 
 
 class Training:
@@ -380,8 +381,7 @@ def _settings(group: dict[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in group.items()
-        if name not in ("params", "param_names", *_HINTS)
-        and not (name in ("maximize", "decoupled_weight_decay") and not value)
+        if name not in _LEFT_OUT and not (name in ("maximize", "decoupled_weight_decay") and not value)
     }
 
 

@@ -3,16 +3,16 @@ optimizer uses, and how much the step changes the parameters. On a device they a
 later: the program never waits for them."""
 
 import math
+import struct
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from gradviz.sources.torch_recorder.fetching import current_stream, streams_of
-from gradviz.sources.torch_recorder.memory import bytes_of, check_room, in_numpy
+from gradviz.sources.torch_recorder.memory import bytes_of, check_room
 from gradviz.sources.torch_recorder.pytorchs_own import (
     TENSORS,
     clone,
@@ -138,7 +138,7 @@ class NormsNow:
 
 
 _UNKNOWN = -1.0
-_READ_IN_PLACE = (torch.float32, torch.float64)
+_READ_IN_PLACE = {torch.float32: struct.Struct("f").unpack, torch.float64: struct.Struct("d").unpack}
 _LATER = 4  # the passes after which numbers are read from a device without streams
 
 
@@ -205,7 +205,7 @@ class PassNumbers:
         ):
             return None
         if roots.is_cpu and roots.dtype in _READ_IN_PLACE:
-            return float(np.frombuffer(bytes_of(roots), in_numpy(roots.dtype))[0])
+            return _READ_IN_PLACE[roots.dtype](bytes_of(roots))[0]
         with unheard(), no_grad():
             check_room(roots)
             return float(item(roots)) if roots.is_cpu else clone(detach(roots))
@@ -309,6 +309,9 @@ class PassNumbers:
         """Emit the loss of a pass after which no optimizer stepped."""
         if self.is_due:
             self.is_due = False
+            if not isinstance(self.loss, torch.Tensor):
+                self._tell(self.in_pass, self.loss, [], None)
+                return
             with torch._C.DisableTorchFunction(), unheard(), no_grad():
                 self._emit([], None)
 

@@ -22,7 +22,7 @@ from gradviz.query.flow import Downstream, Reason, computed_from, reach, why_no_
 from gradviz.query.function_calls import FunctionCalls
 from gradviz.query.nodes import ACCUMULATE
 from gradviz.query.ops import function_name
-from gradviz.query.passes import ranges
+from gradviz.query.passes import left_out, ranges
 from gradviz.query.tied_names import tied_names
 from gradviz.sets import contained
 from gradviz.tracefile import PassInfo, Trace
@@ -349,7 +349,8 @@ class _Builder:
         if values and len(self.result.nodes) <= MOST_VALUES:
             fill_values(self.result, self.query, self.states, self.backward_pass)
         if self.result.pass_number is not None and self.backward_pass and not self.backward_pass.is_in_detail:
-            self.result.notes.append("this pass was not recorded in detail (--passes, --scope)")
+            told = left_out(self.trace, self.result.pass_number)
+            self.result.notes.append(told or "this pass was not recorded in detail (--passes, --scope)")
         return self.result
 
     # --- the part of the run

@@ -195,8 +195,14 @@ def left_out(trace: Trace, number: int) -> str:
         return ""
     at = bisect_right(known, number)
     near = " or ".join(map(str, known[max(at - 1, 0) : at + 1]))
-    how = f"gradviz trace --passes {number} records it"
-    return f"pass {number} was not recorded in detail: {how}; the nearest that was is {near}"
+    how = recording(trace, f"--passes {number}")
+    return f"pass {number} was not recorded in detail: {how} records it; the nearest that was is {near}"
+
+
+def recording(trace: Trace, options: str) -> str:
+    """The command that records the program of a trace with other options, as far as it is known."""
+    program = trace.meta.get("program", "SCRIPT")
+    return f"gradviz trace {options} {program if program.isprintable() else 'SCRIPT'}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ from gradviz.errors import GradvizError
 from gradviz.events.field_types import Root
 from gradviz.events.kinds import CallMade, Kind, OpRan, PassBegan, ValueKept
 from gradviz.events.values import GRADIENT, INPUTS
+from gradviz.query.passes import left_out, recording
 from gradviz.query.query import Query
 from gradviz.query.replayable_functions import DETACHING, NAMES, base_name, is_random, is_without_grad
 from gradviz.query.writes import writes_by_any_name
-from gradviz.system.paths import as_argument, file_name
 from gradviz.tracefile import Snapshot
 from gradviz.tracefile.sound import nested
 from gradviz.words.escape import clean
@@ -145,9 +145,7 @@ def plan_of(
     trace = query.trace
     if "redacted" in trace.meta:
         raise ReplayError("a redacted trace has no elements: no pass of it can run again")
-    script = file_name(trace.meta.get("script", ""))
-    program = f" {as_argument(clean(script))}" if script.endswith(".py") else ""
-    remedy = "" if trace.meta.get("values") == INPUTS else f"record it with gradviz trace --values inputs{program}"
+    remedy = "" if trace.meta.get("values") == INPUTS else f"record it with {recording(trace, '--values inputs')}"
     if remedy and not rebuilds:
         raise ReplayError(f"this trace has no calls that can be made again: {remedy}")
     if number is None:
@@ -157,6 +155,8 @@ def plan_of(
         number = next((one.number for one in reversed(known) if query.passes.is_outer(one)), known[-1].number)
     if trace.find_pass(number) is None:
         raise ReplayError(f"there is no pass {number}: the trace has {len(trace.passes)}")
+    if unrecorded := left_out(trace, number):
+        raise ReplayError(unrecorded)
     trace.reach_all()
     began = query.passes.began(number)
     if not began.roots or not all(root.tensor for root in began.roots):

@@ -8,7 +8,7 @@ from types import FrameType, TracebackType
 from typing import Any, NamedTuple
 
 from gradviz.events.site import place_of
-from gradviz.sources.tracebacks import without_our_frames
+from gradviz.sources.tracebacks import entries_of, without_our_frames
 from gradviz.tracefile.sites import USER, Sites
 
 _PLAIN = ("torch.Tensor", "torch.nn.parameter.Parameter", "gradviz.engine.core.tensor.Tensor")
@@ -22,33 +22,23 @@ class Operand(NamedTuple):
     tensor: Any
     frame: FrameType
 
+    def __str__(self) -> str:
+        tensor, dtype = self.tensor, str(self.tensor.dtype).rpartition(".")[2]
+        text = f"{self.name} {tuple(tensor.shape)} {dtype}"
+        if dtype.startswith(("int", "uint")) and str(tensor.device) == "cpu" and 0 < tensor.numel() <= _MOST_ELEMENTS:
+            text += f" from {int(tensor.min())} to {int(tensor.max())}"
+        return text
+
 
 def operands(error: BaseException, sites: Sites) -> list[Operand]:
     """The tensors that the expression of the program used from which an exception came, then those of the library's
     expression that raised it. Variables and attributes are looked up; no code of the program runs."""
-    entries = list(_entries(without_our_frames(error.__traceback__)))
+    entries = [*entries_of(without_our_frames(error.__traceback__))]
     own = [entry for entry in entries if sites.sort_of(entry.tb_frame.f_code.co_filename) == USER]
     found: dict[int, Operand] = {}
-    for entry in [*own[-1:], *entries[-1:]]:
-        for operand in _used(entry):
-            found.setdefault(id(operand.tensor), operand)
+    for operand in [one for entry in (*own[-1:], *entries[-1:]) for one in _used(entry)]:
+        found.setdefault(id(operand.tensor), operand)
     return list(found.values())
-
-
-def told(operand: Operand) -> str:
-    """An operand as text: `tokens (8, 12) int64 from 0 to 50`."""
-    tensor = operand.tensor
-    shape, dtype = tuple(tensor.shape), str(tensor.dtype).rpartition(".")[2]
-    text = f"{operand.name} {shape} {dtype}"
-    if dtype.startswith(("int", "uint")) and str(tensor.device) == "cpu" and 0 < tensor.numel() <= _MOST_ELEMENTS:
-        text += f" from {int(tensor.min())} to {int(tensor.max())}"
-    return text
-
-
-def _entries(trace: TracebackType | None) -> Iterator[TracebackType]:
-    while trace is not None:
-        yield trace
-        trace = trace.tb_next
 
 
 def _used(entry: TracebackType) -> Iterator[Operand]:
@@ -66,10 +56,9 @@ def _used(entry: TracebackType) -> Iterator[Operand]:
         return
     variables = ChainMap(dict(frame.f_locals), frame.f_globals)
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Name, ast.Attribute)):
-            value = _value(node, variables)
-            if f"{type(value).__module__}.{type(value).__qualname__}" in _PLAIN:
-                yield Operand(ast.unparse(node), value, frame)
+        value = _value(node, variables)
+        if f"{type(value).__module__}.{type(value).__qualname__}" in _PLAIN:
+            yield Operand(ast.unparse(node), value, frame)
 
 
 def _value(node: ast.AST, variables: Mapping[str, Any]) -> Any:

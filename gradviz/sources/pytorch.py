@@ -4,7 +4,7 @@ Nothing here imports PyTorch, so that a program without PyTorch need not wait fo
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
@@ -13,7 +13,6 @@ from typing import Any
 from gradviz.events.kinds import OpRan
 from gradviz.events.listener import Listener
 from gradviz.sources.on_import import OnImport
-from gradviz.sources.operands import Operand
 from gradviz.sources.torch_needs import TESTED, missing
 from gradviz.sources.tracebacks import fault
 from gradviz.tracefile import Recorder
@@ -92,11 +91,6 @@ class Attachment:
                 recorder.end()
             except Exception as error:
                 self.failed(f"PyTorch may still be watched, by {fault(error)}")
-
-    def raised(self, operands: Sequence[Operand]) -> None:
-        """Record what the exception is about that ends the program, if nothing was watched meanwhile."""
-        if self.recorder is not None and operands:
-            self.recorder.resting.raised(operands)
 
     def rank(self) -> dict[str, str]:
         """The rank of this process and the number of ranks, if it has called a collective or averaged gradients."""

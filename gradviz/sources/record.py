@@ -25,9 +25,10 @@ from gradviz.events.values import GRADES, INPUTS, WITH_ELEMENTS
 from gradviz.sources import numpy_engine, pytorch
 from gradviz.sources.in_scope import InScope
 from gradviz.sources.notebook_cells import cell_name, notebook_meta
-from gradviz.sources.operands import Operand, operands, told
+from gradviz.sources.operands import operands
 from gradviz.sources.ranks_here import rank_meta
 from gradviz.sources.tracebacks import has_our_frames, without_our_frames
+from gradviz.system.paths import as_argument
 from gradviz.system.process import at_fork, work_of_children
 from gradviz.tracefile import Recorder, Sites
 from gradviz.tracefile.chosen import AutoPasses, Passes, passes_of
@@ -309,10 +310,12 @@ class record:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if self.recorder is None:
             return
-        last = error or self.error
-        used = operands(last, self.recorder.sites) if isinstance(last, Exception) else []
-        if self.attachment is not None:
-            self.attachment.raised(used)
+        last, about = error or self.error, {}
+        with suppress(Exception):  # whatever a frame holds, the program's own exception goes on
+            used = operands(last, self.recorder.sites) if isinstance(last, Exception) else []
+            about = {"operands": ", ".join(map(str, used))} if used else {}
+            if used and self.attachment is not None and self.attachment.recorder is not None:
+                self.attachment.recorder.resting.raised(used)
         numbers = numbers_now(self.engine, self.attachment)
         if self.attachment is not None:
             if left_out := self.attachment.left_out():  # values, for lack of device memory
@@ -325,7 +328,7 @@ class record:
         self.recorder.sites.begin_at(None)
         recorder = self.recorder
         others = {"children": "1"} if work_of_children() > self.work_of_children else {}
-        recorder.close(**end_meta(last, recorder.sites, used), **others)
+        recorder.close(**end_meta(last, recorder.sites), **about, **others)
         self.failure = recorder.writer.failure
         self.kept_earlier = recorder.writer.file.is_beside
         remember(recorder.writer.file.path, numbers)
@@ -371,6 +374,7 @@ def run_meta() -> dict[str, str]:
     from gradviz.version import __version__
 
     rank = rank_meta()
+    is_script = sys.argv and sys.argv[0].endswith(".py") and sys.modules["__main__"].__spec__ is None
     return {
         "gradviz": __version__,
         "engine": "numpy",
@@ -378,13 +382,13 @@ def run_meta() -> dict[str, str]:
         "numpy": np.__version__,
         "script": sys.argv[0] if sys.argv else "",
         "ended": "",
+        **({"program": " ".join(map(as_argument, sys.argv))} if is_script else {}),
         **({**rank, "host": platform.node()} if rank else {}),
     }
 
 
-def end_meta(error: BaseException | None, sites: Sites, used: Sequence[Operand] = ()) -> dict[str, str]:
-    """The metadata about how the run ended; `sites` knows whose code a file is, and its displayed name. `used` are the
-    operands of the error."""
+def end_meta(error: BaseException | None, sites: Sites) -> dict[str, str]:
+    """The metadata about how the run ended; `sites` knows whose code a file is, and its displayed name."""
     if error is None:
         return {"ended": "ok"}
     if isinstance(error, SystemExit):
@@ -394,8 +398,6 @@ def end_meta(error: BaseException | None, sites: Sites, used: Sequence[Operand] 
     # The lines of a SyntaxError begin with its place, which is indented.
     text = next(line for line in lines if not line.startswith(" ")).strip()
     meta = {"ended": "error", "error_type": type(error).__name__, "error": text}
-    if used:
-        meta["operands"] = ", ".join(map(told, used))
     file, line = _place_of_end(error, sites)
     return {**meta, "error_file": sites.name_of(file), "error_line": str(line)} if file else meta
 

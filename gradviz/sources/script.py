@@ -31,7 +31,7 @@ from gradviz.sources.output_tap import OutputTap
 from gradviz.sources.pytorch import is_pytorchs
 from gradviz.sources.shadowed import set_aside
 from gradviz.sources.tracebacks import hiding
-from gradviz.system.paths import absolute
+from gradviz.system.paths import absolute, as_argument
 from gradviz.system.turns import new_turn
 from gradviz.tracefile import Recorder, Sites
 from gradviz.tracefile.sites import is_users
@@ -300,7 +300,8 @@ class Running:
         torch_folders = [] if self.serves else pytorch.own_directories()
         sites = Sites([execute.__code__], torch_folders, {target.path: target.name})
         through = companion.listener if companion is not None else None
-        meta = {"script": target.name}
+        words = [*(["-m"] if target.is_module else []), target.name, *target.arguments]
+        meta = {"script": target.name, "program": " ".join(map(as_argument, words))}
         self.recording = record(
             trace, sites=sites, meta=meta, through=through, with_torch=not self.serves, say=say, **settings
         )

@@ -2,7 +2,7 @@
 
 import os
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -24,23 +24,22 @@ _stacks: Any = traceback.StackSummary
 _EXTRACT = "_extract_from_extended_frame_gen"  # all functions of `traceback` that show frames use it
 
 
+def entries_of(trace: TracebackType | None) -> Iterator[TracebackType]:
+    """The entries of a traceback, from the outermost frame to the innermost."""
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
 def has_our_frames(trace: TracebackType | None) -> bool:
     """Whether one of the frames is ours."""
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename.startswith(_OURS):
-            return True
-        trace = trace.tb_next
-    return False
+    return any(entry.tb_frame.f_code.co_filename.startswith(_OURS) for entry in entries_of(trace))
 
 
 def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
     """The traceback from the first frame of the script on, without gradviz's frames."""
-    entries = []
-    while trace is not None:
-        entries.append(trace)
-        trace = trace.tb_next
     result = None
-    for entry in reversed(_without_ours(entries, lambda entry: entry.tb_frame, _SKIPPED)):
+    for entry in reversed(_without_ours([*entries_of(trace)], lambda entry: entry.tb_frame, _SKIPPED)):
         result = TracebackType(result, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return result
 
@@ -116,9 +115,7 @@ def _the_programs(found: list[_Positions]) -> list[_Positions]:
 
 def fault(error: Exception) -> str:
     """A one-line message for an exception that is gradviz's own fault."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
+    trace = [None, *entries_of(error.__traceback__)][-1]
     place = "?" if trace is None else f"{os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}"
     text = " ".join(f"{type(error).__name__}: {text_of(error)}".split())
     return f"a fault of gradviz's at {place}: {text}"

@@ -11,6 +11,7 @@ from gradviz.query.failures import is_refusal, refused_root
 from gradviz.query.flow import Reason, why_no_node
 from gradviz.query.ops import written
 from gradviz.query.optimizer_steps import rates_of, settings_of
+from gradviz.query.passes import left_out
 from gradviz.words.chain import product
 from gradviz.words.escape import clean
 from gradviz.words.forward_mode import in_numbers
@@ -343,6 +344,8 @@ def _rates(text: str) -> str:
 
 def _pass_began(stop: Stop, event: kinds.PassBegan) -> str:
     say = stop.say
+    if not event.roots and (unrecorded := left_out(stop.trace, event.number)):
+        return say("backward pass {number} begins", number=event.number) + f"; {unrecorded}"
     roots = stop.listed(stop.end(root.tensor) for root in event.roots) if event.roots else say("nothing")
     seeds = stop.listed(stop.brief(root.gradient) for root in event.roots) if event.roots else say("nothing")
     text = "backward pass {number} begins at {roots}, with gradient {seeds}"

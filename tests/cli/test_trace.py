@@ -536,10 +536,12 @@ def test_only_the_passes_asked_for(gradviz_here: Run, info: Info, tmp_path: Path
     drawn = gradviz_here("graph", "-o", "a.svg").stdout
     assert "pass 2 of 5, the first recorded in detail, " in drawn
     assert "not recorded in detail" not in drawn
-    assert (
-        "pass 4 was not recorded in detail: gradviz trace --passes 4 records it; the nearest that was is 3 or 5"
-        in gradviz_here("graph", "--pass", "4", "-o", "a.svg").stderr
-    )
+    unrecorded = f"pass 4 was not recorded in detail: gradviz trace --passes 4 {path} records it"
+    for command in (["graph", "--pass", "4", "-o", "a.svg"], ["why", "x", "--pass", "4"], ["what-if", "--pass", "4"]):
+        assert unrecorded in gradviz_here(*command).stderr
+    assert f"backward pass 4 begins; {unrecorded}" in gradviz_here("step", "--commands", "next-backward; " * 4).stdout
+    gradviz_here(*unrecorded.removesuffix(" records it").split()[-4:])
+    assert "pass 4 of 5, 1 leaf" in gradviz_here("graph", "--pass", "4", "-o", "a.svg").stdout
     assert "1-3,100" in gradviz_here("trace", "--passes", "x", path).stderr
 
 

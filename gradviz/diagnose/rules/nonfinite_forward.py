@@ -34,6 +34,7 @@ from gradviz.events.values import INPUTS
 from gradviz.query.birth import taken_and_given
 from gradviz.query.curves import accumulated_norms
 from gradviz.query.ops import DIVIDING, LOGARITHMS, function_name
+from gradviz.query.passes import recording
 from gradviz.tracefile.chosen import first_of
 from gradviz.words.numbers import brief
 
@@ -101,14 +102,15 @@ def _not_recorded(case: Case, origin: Origin) -> Found:
     first = _first_without_details(case, origin.number)
     if _is_of_the_pass(case, origin):
         told = f"and not all values of pass {origin.number} were recorded"
-        cure = f"record it with gradviz trace --passes {origin.number}: the values before are known then"
+        how = recording(case.trace, f"--passes {origin.number}")
+        cure = f"record it with {how}: the values before are known then"
         events = (origin.event, origin.harm)
     elif first:
         last = origin.number - bool(case.query.passes.by_number[origin.number].recorded)
         missing = f"{first}-{last}" if first < last else f"{first}"
         those = f"passes {missing} were" if first < last else f"pass {missing} was"
         told = f"and {those} not recorded in detail"
-        cure = f"record that with gradviz trace --passes {missing}: the line is named then"
+        cure = f"record that with {recording(case.trace, f'--passes {missing}')}: the line is named then"
         events = (case.query.passes.by_number[origin.number].first, origin.event)
     elif origin.number and case.trace.meta.get("values") == INPUTS and case.trace.is_being_recorded:
         told = f"and where it comes from is looked for at the end: gradviz check runs pass {origin.number} again then"

@@ -293,37 +293,28 @@ def _nodes(*numbers: int) -> list[str]:
     return [f"n{number}" for number in numbers if number]
 
 
+_OF_TENSOR = (
+    e.TensorMade, e.RequiresGradChanged, e.GradAssigned, e.NumberRead, e.Named, e.ElementsBinned, e.PassSummed,
+    e.StepSummed, e.TangentPushed,
+)  # fmt: skip
+_OF_NODE = (e.Received, e.Produced, e.FunctionCompared, e.OpMeasured, e.StorageSaved, e.ErrorRaised)
 # The nodes that each kind of event is about, as ids; `t5` means the present version of tensor 5.
 _LIT: dict[type, Callable[[Any], Iterable[str]]] = {
-    e.TensorMade: lambda event: _tensors(event.tensor),
+    **dict.fromkeys(_OF_TENSOR, lambda event: _tensors(event.tensor)),
+    **dict.fromkeys(_OF_NODE, lambda event: _nodes(event.node)),
+    **dict.fromkeys(
+        (e.Accumulated, e.Retained, e.Hooked), lambda event: [*_tensors(event.tensor), *_nodes(event.node)]
+    ),
+    **dict.fromkeys((e.GradsCleared, e.CollectiveCalled), lambda event: _tensors(*event.tensors)),
     e.OpRan: lambda event: [f"op{event.index}", *_tensors(*event.outputs)],
     e.NodeMade: lambda event: [*_nodes(event.node), *_tensors(*event.outputs)],
     e.Mutated: lambda event: [f"op{event.index}", *_tensors(event.tensor)],
-    e.RequiresGradChanged: lambda event: _tensors(event.tensor),
-    e.GradAssigned: lambda event: _tensors(event.tensor),
-    e.NumberRead: lambda event: _tensors(event.tensor),
-    e.GradsCleared: lambda event: _tensors(*event.tensors),
-    e.Named: lambda event: _tensors(event.tensor),
     e.PassBegan: lambda event: [
         *_tensors(*(root.tensor for root in event.roots)),
         *_nodes(*(root.node for root in event.roots)),
     ],
-    e.Received: lambda event: _nodes(event.node),
-    e.Produced: lambda event: _nodes(event.node),
-    e.Accumulated: lambda event: [*_tensors(event.tensor), *_nodes(event.node)],
-    e.Retained: lambda event: [*_tensors(event.tensor), *_nodes(event.node)],
-    e.Hooked: lambda event: [*_tensors(event.tensor), *_nodes(event.node)],
-    e.FunctionCompared: lambda event: _nodes(event.node),
     e.KernelRan: lambda event: [*_nodes(event.node), *_tensors(*event.inputs)],
-    e.ElementsBinned: lambda event: _tensors(event.tensor),
-    e.OpMeasured: lambda event: _nodes(event.node),
-    e.StorageSaved: lambda event: _nodes(event.node),
-    e.PassSummed: lambda event: _tensors(event.tensor),
-    e.StepSummed: lambda event: _tensors(event.tensor),
-    e.TangentPushed: lambda event: _tensors(event.tensor),
-    e.CollectiveCalled: lambda event: _tensors(*event.tensors),
     e.Stepped: lambda event: _tensors(*event.parameters),
-    e.ErrorRaised: lambda event: _nodes(event.node),
 }
 
 

@@ -45,30 +45,18 @@ CLUSTER = {
 # darker and wider.
 MAGNITUDES = (("#f59f4c", "1"), ("#f08030", "1.3"), ("#e8590c", "1.8"), ("#c24407", "2.4"), ("#9c3a06", "3"))
 
+_DARK = {"fillcolor": "#495057", "color": "#495057", "fontcolor": "white"}
+_FADED = {"style": "rounded,dashed,filled", "fillcolor": "white", "fontcolor": FAINT}
 # Looks by class. If several match, later ones override earlier ones.
 NODES: dict[str, dict[str, str]] = {
     "leaf": {"shape": "box", "style": "rounded,filled", "fillcolor": "#f1f3f5", "color": "#adb5bd"},
     "tensor": {"shape": "box", "style": "rounded,filled", "fillcolor": "white", "color": "#868e96"},
-    "op": {
-        "shape": "ellipse",
-        "style": "filled",
-        "fillcolor": "#495057",
-        "color": "#495057",
-        "fontcolor": "white",
-        "margin": "0.05,0.03",
-    },
+    "op": {"shape": "ellipse", "style": "filled", **_DARK, "margin": "0.05,0.03"},
     "grad_fn": {"shape": "box", "style": "filled", "fillcolor": "#fff4e6", "color": "#fd7e14", "fontcolor": "#862e00"},
     "group": {"shape": "box3d", "style": "filled", "fillcolor": "#e6fcf5", "color": "#087f5b", "margin": "0.14,0.07"},
     "group module": {"shape": "box", "style": "rounded,filled", "penwidth": "1.6"},
     "group data": {"shape": "box", "style": "rounded,filled", "fillcolor": "#f1f3f5", "color": "#adb5bd"},
-    "group place": {
-        "shape": "box",
-        "style": "rounded,filled",
-        "fillcolor": "#495057",
-        "color": "#495057",
-        "fontcolor": "white",
-        "margin": "0.1,0.04",
-    },
+    "group place": {"shape": "box", "style": "rounded,filled", **_DARK, "margin": "0.1,0.04"},
     "outside": {"shape": "box", "style": "rounded,dashed,filled", "fillcolor": "white"},
     "tensor requires-grad": {"color": "#4dabf7"},
     "leaf requires-grad": {"fillcolor": "#d0ebff", "color": BLUE, "penwidth": "2.2"},
@@ -87,14 +75,8 @@ NODES: dict[str, dict[str, str]] = {
         "fontcolor": "#495057",
         "margin": "0.13,0.05",
     },
-    "frozen": {"style": "rounded,dashed,filled", "fillcolor": "white", "fontcolor": FAINT},
-    "unreached": {
-        "style": "rounded,dashed,filled",
-        "fillcolor": "white",
-        "color": "#4dabf7",
-        "penwidth": "1.4",
-        "fontcolor": FAINT,
-    },
+    "frozen": _FADED,
+    "unreached": {**_FADED, "color": "#4dabf7", "penwidth": "1.4"},
     "accumulate": {"fillcolor": "#ffe8cc", "penwidth": "1.6"},
     "idle": {"style": "filled,dashed", "fillcolor": "#fffaf5", "color": "#ffc078", "fontcolor": "#a0683c"},
     "dot": {

@@ -190,29 +190,16 @@ def _stopped(text: str) -> str:
 
 
 _META: dict[str, Callable[[str], str]] = {
-    "gradviz": _version,
-    "python": _version,
-    "numpy": _version,
-    "torch": _version,
     "engine": lambda text: text if text in ("numpy", "torch") else GONE,
-    "script": path,
     "values": lambda text: "none" if text == "none" else "stats",
-    "scope": name,
-    "last": _number,
     "passes": lambda text: text if re.fullmatch(r"[a-z0-9:,-]{1,1000}", text) else GONE,
-    "check_functions": lambda text: "1",
-    "profile": lambda text: "1",
-    "histograms": lambda text: "1",
-    "no_source": lambda text: "1",
-    "rank": _number,
-    "world": _number,
-    "children": lambda text: "1",
     "ended": _ending,
-    "error_type": name,
-    "error_file": path,
-    "error_line": _number,
     "stopped": _stopped,
-    "left_out": _number,
+    **dict.fromkeys(("gradviz", "python", "numpy", "torch"), _version),
+    **dict.fromkeys(("script", "error_file"), path),
+    **dict.fromkeys(("scope", "error_type"), name),
+    **dict.fromkeys(("last", "rank", "world", "error_line", "left_out"), _number),
+    **dict.fromkeys(("check_functions", "profile", "histograms", "no_source", "children"), lambda text: "1"),
 }
 
 
@@ -241,50 +228,26 @@ def device(text: str) -> str:
 
 # --- events
 
-# The filter of each text field, and of each text in the elements of a list.
-TEXTS: dict[tuple[Kind, str], Callable[[str], str]] = {
-    (Kind.TENSOR, "how"): name,
-    (Kind.OP, "op"): name,
-    (Kind.OP, "args"): arguments,
-    (Kind.NODE, "grad_fn"): name,
-    (Kind.MUTATED, "how"): name,
-    (Kind.NUMBER_READ, "how"): name,
-    (Kind.GRADS_CLEARED, "how"): name,
-    (Kind.NAMED, "name"): name,
-    (Kind.NAMED, "role"): role,
-    (Kind.SCOPE_ENTERED, "kind"): name,
-    (Kind.SCOPE_ENTERED, "name"): name,
-    (Kind.SCOPE_ENTERED, "type"): name,
-    (Kind.TANGENT, "how"): name,
-    (Kind.PASS_BEGAN, "how"): name,
-    (Kind.RECEIVED, "grad_fn"): name,
-    (Kind.KERNEL, "op"): name,
-    (Kind.KERNEL, "args"): nothing,
-    (Kind.KERNEL, "result"): nothing,
-    (Kind.MEASURED, "op"): name,
-    (Kind.BINNED, "what"): name,
-    (Kind.BINNED, "module"): name,
-    (Kind.SUMMED, "why"): name,
-    (Kind.COMPARED, "function"): name,
-    (Kind.COMPARED, "why_not"): nothing,
-    (Kind.COMPARED, "argument"): name,
-    (Kind.HOOKED, "hook"): name,
-    (Kind.HOLDS, "type"): name,
-    (Kind.HOLDS, "groups.settings"): settings,
-    (Kind.CLIPPED, "how"): name,
-    (Kind.COLLECTIVE, "how"): name,
-    (Kind.COLLECTIVE, "args"): nothing,
-    (Kind.KEPT, "how"): name,
-    (Kind.CALLED, "function"): name,
-    (Kind.CALLED, "arguments"): nothing,
-    (Kind.CALLED, "context"): nothing,
-    (Kind.STEPPED, "type"): name,
-    (Kind.STEPPED, "groups.settings"): settings,
-    (Kind.SCHEDULED, "type"): name,
-    (Kind.SCHEDULED, "rates"): rates,
-    (Kind.ERROR, "type"): name,
-    (Kind.ERROR, "message"): nothing,
-}
+# The text fields that each filter is for, and the texts in the elements of a list.
+_FIELDS: dict[Callable[[str], str], dict[Kind, str]] = {
+    name: {
+        Kind.TENSOR: "how", Kind.OP: "op", Kind.NODE: "grad_fn", Kind.MUTATED: "how", Kind.NUMBER_READ: "how",
+        Kind.GRADS_CLEARED: "how", Kind.NAMED: "name", Kind.SCOPE_ENTERED: "kind name type", Kind.TANGENT: "how",
+        Kind.PASS_BEGAN: "how", Kind.RECEIVED: "grad_fn", Kind.KERNEL: "op", Kind.MEASURED: "op",
+        Kind.BINNED: "what module", Kind.SUMMED: "why", Kind.COMPARED: "function argument", Kind.HOOKED: "hook",
+        Kind.HOLDS: "type", Kind.CLIPPED: "how", Kind.COLLECTIVE: "how", Kind.KEPT: "how", Kind.CALLED: "function",
+        Kind.STEPPED: "type", Kind.SCHEDULED: "type", Kind.ERROR: "type",
+    },
+    nothing: {
+        Kind.KERNEL: "args result", Kind.COMPARED: "why_not", Kind.COLLECTIVE: "args",
+        Kind.CALLED: "arguments context", Kind.ERROR: "message",
+    },
+    settings: {Kind.HOLDS: "groups.settings", Kind.STEPPED: "groups.settings"},
+    arguments: {Kind.OP: "args"},
+    role: {Kind.NAMED: "role"},
+    rates: {Kind.SCHEDULED: "rates"},
+}  # fmt: skip
+TEXTS = {(kind, field): keep for keep, of in _FIELDS.items() for kind, fields in of.items() for field in fields.split()}
 # The fields with a real number that keep it. A number that is computed from elements is not kept.
 REALS = {
     (Kind.PASS_BEGAN, "time"),

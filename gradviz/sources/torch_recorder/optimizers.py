@@ -7,7 +7,6 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from types import FrameType, GeneratorType
 from typing import Any
 
@@ -26,24 +25,17 @@ from gradviz.sources.torch_recorder.resting import Resting
 from gradviz.sources.torch_recorder.shared import Source, safely, users_frame
 from gradviz.sources.torch_recorder.step_changes import Change, Copies, StepChanges, later
 from gradviz.sources.torch_recorder.tensor_values import PLAIN, READER
+from gradviz.sources.torch_recorder.watching import Watching
 
 # the parameters, and settings that affect only the speed
 _LEFT_OUT = {"params", "param_names", "capturable", "differentiable", "foreach", "fused"}
 
 
 class Training:
-    """Emits the work of optimizers by their global hooks. `pause` and `go_on` switch the mode of the thread."""
+    """Emits the work of optimizers by their global hooks."""
 
-    def __init__(
-        self,
-        source: Source,
-        pause: Callable[[], object],
-        go_on: Callable[[], object],
-        paused: Callable[[], AbstractContextManager[None]],
-        resting: Resting,
-    ) -> None:
-        self.source, self.pause, self.go_on, self.paused = source, pause, go_on, paused
-        self.resting = resting
+    def __init__(self, source: Source, watching: Watching, resting: Resting) -> None:
+        self.source, self.watching, self.resting = source, watching, resting
         self.changes = StepChanges()
         # the parameters that a step changes while nothing is watched, and their copies
         self.unwatched: weakref.WeakKeyDictionary[Any, tuple[list[torch.Tensor], Copies]] = weakref.WeakKeyDictionary()
@@ -123,7 +115,7 @@ class Training:
         running = sys._getframe(2)  # PyTorch's frame, below that of `safely`
         step = _Step(self, optimizer, frame, running)
         source.thread.stepping = step
-        self.pause()
+        self.watching.pause()
         if source.listener is not None and (source.listener.wants_changes or is_summed):
             step.keep_parameters(closure is not None, is_summed)
         step.note_written()
@@ -167,7 +159,7 @@ class Training:
             return
         # this frame has a closure that has the step: a cycle, which keeps the graph of the loss
         del step.running
-        self.go_on()
+        self.watching.go_on()
         if self.source.listener is not None:
             step.tell()
             step.tell_results()
@@ -177,6 +169,7 @@ class Training:
     def clearing(self, zero_grad: Callable[..., None]) -> Callable[..., None]:
         """The replacement of `zero_grad` of an optimizer or a module, which emits the clearing."""
 
+        @functools.wraps(zero_grad)
         def run(owner: Any, set_to_none: bool = True) -> None:
             source = self.source
             if source.is_off:
@@ -186,14 +179,11 @@ class Training:
             # this function's own frame, in a variable, would live until garbage is collected
             frame = sys._getframe(1)
             cleared = self._tell_cleared(owner, set_to_none, frame)
-            with self.paused():
+            with self.watching.paused():
                 zero_grad(owner, set_to_none)
             if cleared is not None and source.listener is not None:
                 self._tell_dropped(*cleared, set_to_none, frame)
 
-        run.__name__, run.__qualname__, run.__doc__ = (
-            zero_grad.__name__, zero_grad.__qualname__, zero_grad.__doc__,
-        )  # fmt: skip
         return run
 
     @safely
@@ -250,14 +240,13 @@ class Training:
     def scheduling(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """The replacement of the `step` of a scheduler, which emits the step."""
 
+        @functools.wraps(step)
         def run(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
             result = step(scheduler, *args, **kwargs)
             if not self.source.is_off:
                 self._tell_schedule(scheduler, sys._getframe())
             return result
 
-        run.__name__, run.__qualname__, run.__doc__ = step.__name__, step.__qualname__, step.__doc__
-        run.__wrapped__ = step  # type: ignore[attr-defined]
         return run
 
     @safely
@@ -303,13 +292,13 @@ class _Step:
         """The closure, which belongs to the program: its events are recorded."""
 
         def run() -> Any:
-            self.training.go_on()
+            self.training.watching.go_on()
             self.is_in_closure = True
             try:
                 return closure()
             finally:
                 self.is_in_closure = False
-                self.training.pause()
+                self.training.watching.pause()
                 if self.source.listener is not None:
                     self.tell()
 

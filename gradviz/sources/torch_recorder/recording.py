@@ -73,7 +73,7 @@ class TorchRecorder:
         self.scopes.binning = Binning(self.source) if histograms else None
         self.counting = LeafHistograms(self.source, self.scopes.binning)
         self.scopes.freed = self.counting.freed
-        self.training = Training(self.source, watching.pause, watching.go_on, watching.paused, self.resting)
+        self.training = Training(self.source, watching, self.resting)
         self.source.pause, self.source.go_on = watching.pause, watching.go_on
         self.places = Places(self.source)
         self.switched_on = ExitStack()  # switches off all that is on

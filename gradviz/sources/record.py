@@ -313,7 +313,7 @@ class record:
         last, about = error or self.error, {}
         with suppress(Exception):  # whatever a frame holds, the program's own exception goes on
             used = operands(last, self.recorder.sites) if isinstance(last, Exception) else []
-            about = {"operands": ", ".join(map(str, used))} if used else {}
+            about = {"operands": ", ".join(one.told(self.values != "none") for one in used)} if used else {}
             if used and self.attachment is not None and self.attachment.recorder is not None:
                 self.attachment.recorder.resting.raised(used)
         numbers = numbers_now(self.engine, self.attachment)
@@ -382,7 +382,7 @@ def run_meta() -> dict[str, str]:
         "numpy": np.__version__,
         "script": sys.argv[0] if sys.argv else "",
         "ended": "",
-        **({"program": " ".join(map(as_argument, sys.argv))} if is_script else {}),
+        **({"program": as_argument(sys.argv[0]) + " ARGUMENTS" * (len(sys.argv) > 1)} if is_script else {}),
         **({**rank, "host": platform.node()} if rank else {}),
     }
 

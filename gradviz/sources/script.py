@@ -300,8 +300,8 @@ class Running:
         torch_folders = [] if self.serves else pytorch.own_directories()
         sites = Sites([execute.__code__], torch_folders, {target.path: target.name})
         through = companion.listener if companion is not None else None
-        words = [*(["-m"] if target.is_module else []), target.name, *target.arguments]
-        meta = {"script": target.name, "program": " ".join(map(as_argument, words))}
+        program = "-m " * target.is_module + as_argument(target.name) + " ARGUMENTS" * bool(target.arguments)
+        meta = {"script": target.name, "program": program}  # the arguments are nobody's business
         self.recording = record(
             trace, sites=sites, meta=meta, through=through, with_torch=not self.serves, say=say, **settings
         )

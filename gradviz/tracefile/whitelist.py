@@ -258,11 +258,8 @@ REALS = {
 # What stands in the place of a number that is not kept, where NaN would be taken for the number.
 UNKNOWN = {
     (Kind.SUMMED, "loss"): 0.0,
-    (Kind.SUMMED, "norm"): -1.0,
-    (Kind.SUMMED, "largest"): -1.0,
-    (Kind.STEP_SUMMED, "change"): -1.0,
-    (Kind.STEP_SUMMED, "size"): -1.0,
-    (Kind.STEP_SUMMED, "largest"): -1.0,
+    **dict.fromkeys(((Kind.SUMMED, "norm"), (Kind.SUMMED, "largest")), -1.0),
+    **{(Kind.STEP_SUMMED, field): -1.0 for field in ("change", "size", "largest")},
 }
 # The flags that say of a number that it is known, if it is not kept.
 UNSET = {(Kind.SUMMED, "has_loss")}

@@ -540,6 +540,9 @@ def test_only_the_passes_asked_for(gradviz_here: Run, info: Info, tmp_path: Path
     for command in (["graph", "--pass", "4", "-o", "a.svg"], ["why", "x", "--pass", "4"], ["what-if", "--pass", "4"]):
         assert unrecorded in gradviz_here(*command).stderr
     assert f"backward pass 4 begins; {unrecorded}" in gradviz_here("step", "--commands", "next-backward; " * 4).stdout
+    gradviz_here("trace", "--passes", "2", "-o", "b.gradviz", path, "--secret")
+    said = gradviz_here("graph", "b.gradviz", "--pass", "4", "-o", "a.svg").stderr
+    assert f"gradviz trace --passes 4 {path} ARGUMENTS records it" in said
     gradviz_here(*unrecorded.removesuffix(" records it").split()[-4:])
     assert "pass 4 of 5, 1 leaf" in gradviz_here("graph", "--pass", "4", "-o", "a.svg").stdout
     assert "1-3,100" in gradviz_here("trace", "--passes", "x", path).stderr

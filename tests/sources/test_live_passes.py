@@ -149,6 +149,14 @@ def test_operands_are_looked_up_without_code_of_the_program(tmp_path: Path) -> N
         assert trace.meta["operands"] == "rows (2,) int64 from 0 to 3, self.table (3, 2) float32"
 
 
+def test_the_range_of_an_operand_is_left_out_where_no_values_are_kept(tmp_path: Path) -> None:
+    counts = torch.arange(3)
+    with pytest.raises(RuntimeError), gradviz.record(tmp_path / "run.gradviz", values="none"):
+        counts + torch.ones(2)
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        assert trace.meta["operands"] == "counts (3,) int64"
+
+
 def bound_twice() -> None:
     layer = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)

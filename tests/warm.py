@@ -31,16 +31,17 @@ ask({socket!r}, sys.argv[1:])
 
 
 @cache
-def python() -> str:
-    """The program to start. Its server ends with this process."""
+def python(*settings: tuple[str, str], torch: bool = True) -> str:
+    """The program to start. Its server ends with this process. `settings` are what its environment has in addition:
+    programs that are started in another environment get a Python of their own. Without `torch`, a fork is cheaper."""
     if not sys.platform.startswith("linux"):
         return sys.executable
     folder = Path(tempfile.mkdtemp(prefix="warm-"))
     client, socket = folder / "python", folder / "socket"
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | dict(settings)
     server = subprocess.Popen(
-        [sys.executable, HERE / "warm_server.py", socket], cwd=folder, env=environment, start_new_session=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        [sys.executable, HERE / "warm_server.py", socket, *(["torch"] if torch else [])], cwd=folder, env=environment,
+        start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
     assert server.stdout is not None
     assert server.stdout.readline() == b"ready\n"

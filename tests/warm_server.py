@@ -10,9 +10,9 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 # What is set aside until it is imported. Of gradviz, nothing that looks at the system as it is imported.
+TORCH = ("torch", "torch.optim", "torch.utils.data")
 KEPT = (
-    "torch", "torch.optim", "torch.utils.data", "numpy", "rich.console", "rich.table", "click", "graphviz",
-    "gradviz.diagnose.run_rules", "gradviz.graph.model",
+    "numpy", "rich.console", "rich.table", "click", "graphviz", "gradviz.diagnose.run_rules", "gradviz.graph.model",
 )  # fmt: skip
 # What an interpreter, or a library, reads of the environment once: this has to be as the server's.
 READ_ONCE = (b"PYTHON", b"OMP_", b"MKL_", b"OPENBLAS_", b"TORCH", b"LD_")
@@ -35,8 +35,9 @@ class Program(NamedTuple):
     @property
     def needs_its_own(self) -> bool:
         """Whether the interpreter has options that cannot be set later, something else to run than a file, or a module
-        of its own for the start."""
-        if any(os.path.isfile(os.path.join(part, b"sitecustomize.py")) for part in self.paths):
+        of its own for the start (unless the server has begun with it, too)."""
+        own = os.environb.get(b"PYTHONPATH", b"").split(b":")
+        if any(part not in own and os.path.isfile(os.path.join(part, b"sitecustomize.py")) for part in self.paths):
             return True
         first = next((word for word in self.arguments if word != "-u"), "-")
         return first not in ("-m", "-c") and not os.path.isfile(os.path.join(os.fsdecode(self.folder), first))
@@ -133,30 +134,37 @@ def import_later() -> tuple[set[str], dict[tuple[str, str], Any]]:
     return {*sys.modules} - modules, changed
 
 
-def set_aside() -> None:
+def set_aside(kept: tuple[str, ...], has_later: bool) -> None:
     """Import what is kept, and set it aside. A process ends without taking it apart, neither Python's modules nor what
     the libraries of PyTorch hold: that takes a second of the processor."""
     before = {*sys.modules}
-    for name in KEPT:
+    for name in kept:
         with suppress(ImportError):  # PyTorch need not be there
             __import__(name)
-    later, changed = import_later()
+    later, changed = import_later() if has_later else (set(), {})
     import atexit
     import ctypes
     import gc
+    import posix
+    import weakref
 
+    # What libraries would take apart at the end: PyTorch, each of its operations by itself.
+    left_alone = weakref.finalize._registry  # type: ignore[attr-defined]
+    weakref.finalize._registry = {}  # type: ignore[attr-defined]
     aside = SetAside({*sys.modules} - before, later, changed)
     sys.meta_path.insert(0, aside)  # type: ignore[arg-type]
     library = ctypes.CDLL(None)
     for last_first in (library._exit, library.fcloseall):  # `_exit` is given the exit status
         library.on_exit(ctypes.cast(last_first, ctypes.c_void_p), None)
     atexit.register(lambda: [sys.modules.pop(name, None) for name in aside.modules])  # after all others
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(aside))
+    for kept_for_ever in (aside, left_alone):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept_for_ever))
     gc.freeze()
     # gradviz thaws what it froze as a program ends: Python would look through the million objects that are kept here,
     # and copy their memory, which takes longer than all else that most programs do.
     gc.unfreeze = lambda: None
-    assert len(os.listdir("/proc/self/task")) == 1, "a fork would lose a thread"
+    # A stand-in for another system hides /proc, but not from `posix`.
+    assert len(posix.listdir("/proc/self/task")) == 1, "a fork would lose a thread"
 
 
 def received(connection: Any) -> tuple[Program, list[int]]:
@@ -176,6 +184,7 @@ def received(connection: Any) -> tuple[Program, list[int]]:
 
 def serve(path: str) -> Program:
     """Answer requests until the tests end. Returns in the process of each program."""
+    import posix
     import select
     import signal
     import socket
@@ -227,7 +236,7 @@ def serve(path: str) -> Program:
         one.detach()
     for stream, given in enumerate(streams):
         os.dup2(given, stream)
-    os.closerange(3, 1 + max(map(int, os.listdir("/proc/self/fd"))))
+    os.closerange(3, 1 + max(map(int, posix.listdir("/proc/self/fd"))))
     return program
 
 
@@ -283,6 +292,7 @@ def be(program: Program) -> int:
 
 
 if __name__ == "__main__":
-    set_aside()
+    has_torch = sys.argv[2:] == ["torch"]
+    set_aside((*TORCH, *KEPT) if has_torch else KEPT, has_torch)
     if be(serve(sys.argv[1])):
         raise SystemExit(1)

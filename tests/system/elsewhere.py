@@ -64,19 +64,20 @@ print(w.grad, sys.argv[1:], "∂ →")
 """
 
 
-def run_in(here: Path, env: dict[str, str], *arguments: str) -> Ended:
+def run_in(here: Path, env: dict[str, str], *arguments: str, torch: bool = False) -> Ended:
     """Run a command in a directory, without a terminal."""
-    return python_in(here, env, "-m", "gradviz", *arguments)
+    return python_in(here, env, "-m", "gradviz", *arguments, torch=torch)
 
 
-def python_in(here: Path, env: dict[str, str], *arguments: str) -> Ended:
-    """Run `python ARGUMENTS` in a directory, without a terminal."""
+def python_in(here: Path, env: dict[str, str], *arguments: str, torch: bool = False) -> Ended:
+    """Run `python ARGUMENTS` in a directory, without a terminal. A program that uses PyTorch says so."""
     temporary = here / "tmp"
     temporary.mkdir(exist_ok=True)
     before = {path: path.read_bytes() for path in here.iterdir() if path.is_file()}
     more = {"COLUMNS": "100", "NO_COLOR": "1", "TMPDIR": str(temporary), "GRADVIZ_DEBUG": "1"}
+    command = [python(*sorted(env.items()), torch=torch), *arguments]
     ended = subprocess.run(
-        [python(), *arguments], cwd=here, env={**terminal_env(), **more, **env}, capture_output=True,
+        command, cwd=here, env={**terminal_env(), **more, **env}, capture_output=True,
         stdin=subprocess.DEVNULL, timeout=120, start_new_session=True, encoding=env.get("PYTHONIOENCODING", "utf-8"),
     )  # fmt: skip
     files = {

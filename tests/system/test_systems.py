@@ -167,7 +167,7 @@ def test_examples_with_pytorch_are_recorded_on_another_system(
     for name in ("linux", system):
         here = tmp_path / name
         here.mkdir()
-        runs.append(run_in(here, stand_ins[name], "trace", str(EXAMPLES / f"torch/{script}.py")))
+        runs.append(run_in(here, stand_ins[name], "trace", str(EXAMPLES / f"torch/{script}.py"), torch=True))
         assert runs[-1].status == 0, runs[-1].err
     assert runs[0] == runs[1]
 

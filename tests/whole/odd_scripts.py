@@ -1203,7 +1203,11 @@ _TOGETHER = Odd(
 )
 
 SCRIPTS = [_TOGETHER, *(odd for odd in _EACH if odd not in _LOOKING)]
-SEES_ITS_CALLERS = {"torch: anomaly mode tells of a stack"}  # so that it needs a Python of its own
+# What looks at how the interpreter itself begins, ends or is called: these need a Python of their own, not a fork.
+OWN_PYTHON = {odd.name for odd in ATEXIT} | {
+    "recursion without end", "sys.settrace to the end", "stderr closed", "a zip", "a zip by another name",
+    "compiled code", "torch: anomaly mode tells of a stack",
+}  # fmt: skip
 COUNT = len(_EACH) + len(WITH_TORCH)
 
 # The debugger, without a breakpoint, on those where it could make a difference.

@@ -1,7 +1,8 @@
 """The script is never changed: odd programs do under gradviz what they do under `python`.
 
-Each runs plain and recorded, at the same time, in directories of its own. What they print, how they end and what files
-they leave has to be the same. `python -m tests.whole.test_odd_scripts [PYTHON]` prints all that differs."""
+Each runs plain and recorded, at the same time, in directories of its own: as a fork of a Python that is in memory
+where it does not look at how the interpreter begins and ends. What they print, how they end and what files they leave
+has to be the same. `python -m tests.whole.test_odd_scripts [PYTHON]` prints all that differs."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.warm import python
-from tests.whole.odd_scripts import DEBUG_DIFFERS, DEBUGGED, SCRIPTS, SEES_ITS_CALLERS, WITH_TORCH, Odd
+from tests.whole.odd_scripts import DEBUG_DIFFERS, DEBUGGED, OWN_PYTHON, SCRIPTS, WITH_TORCH, Odd
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT = 300
@@ -49,7 +50,7 @@ def environment(python: str, more: dict[str, str]) -> dict[str, str]:
         "NO_COLOR": "1",
         "TERM": "dumb",
         "HOME": "/nowhere",
-        **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+        **{name: value for name, value in os.environ.items() if name.endswith("_NUM_THREADS")},
         **more,
     }
 
@@ -118,10 +119,11 @@ def is_for(odd: Odd, version: tuple[int, ...]) -> bool:
 SUPPORTED = [odd for odd in SCRIPTS if is_for(odd, sys.version_info)]
 
 
-def check(odd: Odd, folder: Path, python: str = sys.executable) -> None:
+def check(odd: Odd, folder: Path) -> None:
     ways = ways_of(odd)
+    program = sys.executable if odd.name in OWN_PYTHON else python(torch=odd in WITH_TORCH)
     with ThreadPoolExecutor(3) as pool:
-        plain, *recorded = pool.map(lambda way: run(odd, way, folder, python), ("plain", *ways))
+        plain, *recorded = pool.map(lambda way: run(odd, way, folder, program), ("plain", *ways))
     for way, seen in zip(ways, recorded, strict=True):
         assert compared(seen, way) == plain
 
@@ -137,7 +139,7 @@ def test_a_program_does_what_it_does_under_python(odd: Odd, tmp_path: Path) -> N
 @pytest.mark.parametrize("odd", WITH_TORCH, ids=lambda odd: odd.name)
 def test_a_program_of_pytorchs_does_what_it_does_under_python(odd: Odd, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed")
-    check(odd, tmp_path, sys.executable if odd.name in SEES_ITS_CALLERS else python())
+    check(odd, tmp_path)
 
 
 def compared(seen: Seen, way: str) -> Seen:

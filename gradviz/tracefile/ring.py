@@ -75,7 +75,7 @@ def _mend(rows: np.ndarray, links: np.ndarray, first: int, moved: np.ndarray, wh
         at = np.flatnonzero(kinds == kind)
         values = links[starts[at] + column] if is_link else rows[COLUMNS[column]][at]
         at, values = at[values > 0], values[values > 0].astype(np.int64)
-        targets = moved[first + at - values]
+        targets = np.where(first + at >= values, moved[np.maximum(first + at - values, 0)], -1)
         mended = np.where(targets >= 0, moved[first + at] - targets, 0)
         mended[moved[first + at] < 0] = 0
         changed = changed or bool(np.any(mended != values))

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import gradviz
+from gradviz.events.event_layout import COLUMNS, ROW
 from gradviz.events.kinds import Event, Kind, Mutated, NodeMade, OpRan, PassBegan, Received, TensorMade
 from gradviz.graph.build import GraphError, build
 from gradviz.graph.model import to_json
@@ -324,3 +325,11 @@ def test_a_leaf_that_is_read_again_after_many_passes_has_its_name(torch: Any, tm
         query = Query(trace)
         inputs = [tensor for event in of(trace, OpRan) if event.op == "mul" for tensor in event.inputs]
         assert {"weight", "rare", "thawed"} <= {query.names.of(tensor) for tensor in inputs}
+
+
+def test_a_reference_to_before_the_first_event_becomes_none() -> None:
+    kind, column, _ = next(field for field in ring_file._back_fields() if not field[2])
+    rows = np.zeros(1, ROW)
+    rows["head"], rows[COLUMNS[column]] = kind, 5
+    assert ring_file._mend(rows, np.zeros(0, np.int64), 0, np.array([0]), np.array([True]))
+    assert rows[COLUMNS[column]][0] == 0

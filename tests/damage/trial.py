@@ -87,7 +87,6 @@ class Laboratory:
 
     def __init__(self, folder: Path, few: int | None = None, only: str = "") -> None:
         self.folder, self.few, self.only = folder, few, only
-        self.tried: dict[tuple[int, int], str] = {}  # the ways in which a trace was damaged
         sound = folder / "sound"
         sound.mkdir()
         self.sound = subjects.make_all(sound)
@@ -104,8 +103,7 @@ class Laboratory:
         rng = Random(f"{seed}/{number}")
         name = rng.choice(list(self.sound))
         _prepare(self.folder, name)
-        ways = mutations.mutate(rng, self.folder / "received" / f"{name}.gradviz", self.only)
-        self.tried[seed, number] = ways
+        ways = mutations.mutate(rng, self.folder / "received" / f"{name}.gradviz", number, self.only)
         return name, ways
 
     def trial(self, seed: int, number: int) -> tuple[str, list[Violation]]:

@@ -75,21 +75,20 @@ def use(path: Path) -> tuple[int, list[str]]:
     return ran, refused
 
 
-@pytest.mark.parametrize("first", range(0, 160, 40))
-def test_a_damaged_trace_is_refused_or_runs(sound: Path, tmp_path: Path, first: int) -> None:
-    assert not faults_of(sound, tmp_path, first)
+def test_a_damaged_trace_is_refused_or_runs(sound: Path, tmp_path: Path) -> None:
+    assert not faults_of(sound, tmp_path)
 
 
 def test_a_damaged_trace_of_the_engine_is_refused_or_runs(engines: Path, tmp_path: Path) -> None:
-    assert not faults_of(engines, tmp_path, 0)
+    assert not faults_of(engines, tmp_path)
 
 
-def faults_of(sound: Path, tmp_path: Path, first: int) -> dict[str, str]:
-    """What forty damaged copies of a trace raise that is no refusal in one line."""
+def faults_of(sound: Path, tmp_path: Path) -> dict[str, str]:
+    """What copies of a trace, damaged in every way, raise that is no refusal in one line."""
     faults = {}
-    for number in range(first, first + 40):
+    for number in range(sum(map(len, mutations.WAYS.values()))):
         path = shutil.copy(sound, tmp_path / "run.gradviz")
-        how = mutations.mutate(Random(f"{SEED}/{number}"), path, "")
+        how = mutations.mutate(Random(f"{SEED}/{number}"), path, number)
         try:
             _, refused = use(path)
             assert not [line for line in refused if "\n" in line or len(line) > 300]

@@ -16,7 +16,9 @@ KEPT = (
 )  # fmt: skip
 # What an interpreter, or a library, reads of the environment once: this has to be as the server's.
 READ_ONCE = (b"PYTHON", b"OMP_", b"MKL_", b"OPENBLAS_", b"TORCH", b"LD_")
-READ_HERE = (b"PYTHONPATH", b"PYTHONUNBUFFERED", b"PYTHON_EXEC", b"TORCHELASTIC", b"TORCH_NCCL", b"TORCHINDUCTOR_CACHE_DIR")
+READ_HERE = (
+    b"PYTHONPATH", b"PYTHONUNBUFFERED", b"PYTHON_EXEC", b"TORCHELASTIC", b"TORCH_NCCL", b"TORCHINDUCTOR_CACHE_DIR",
+)  # fmt: skip
 
 
 class Program(NamedTuple):

@@ -102,19 +102,27 @@ def run_python(*arguments: str, cwd: Path, own: str = "") -> subprocess.Complete
     return subprocess.run([own or python(), *arguments], cwd=cwd, capture_output=True, text=True, timeout=120)
 
 
-@pytest.mark.parametrize("options", ["", "--aten", "--profile", "--histograms", "--passes 2-3", "--scope Linear"])
-def test_output_warnings_tracebacks_and_status_are_those_of_python(tmp_path: Path, options: str) -> None:
-    script = tmp_path / "script.py"
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """The program, and its run without the recorder."""
+    script = tmp_path_factory.mktemp("plain") / "script.py"
     script.write_text("import torch\ntorch.manual_seed(3)\n" + PROGRAM)
-    plain = run_python(str(script), cwd=tmp_path, own=sys.executable)
+    return script, run_python(str(script), cwd=script.parent, own=sys.executable)
+
+
+@pytest.mark.parametrize("options", ["", "--aten", "--profile", "--histograms", "--passes 2-3", "--scope Linear"])
+def test_output_warnings_tracebacks_and_status_are_those_of_python(
+    tmp_path: Path, plain: tuple[Path, subprocess.CompletedProcess[str]], options: str
+) -> None:
+    script, plainly = plain
     started = sys.executable if options == "--profile" else ""  # it imports Triton, see warm_server.import_later
     traced = run_python("-m", "gradviz", "trace", *options.split(), str(script), cwd=tmp_path, own=started)
     own = [line for line in traced.stderr.splitlines(True) if not line.startswith("gradviz:")]
-    assert "".join(own) == plain.stderr
-    assert traced.stdout == plain.stdout
-    assert (traced.returncode, plain.returncode) == (1, 1)
-    assert plain.stderr.count("Traceback (") == 13  # the last of which ends it
-    assert plain.stderr.count("of a caller's caller") >= 2
+    assert "".join(own) == plainly.stderr
+    assert traced.stdout == plainly.stdout
+    assert (traced.returncode, plainly.returncode) == (1, 1)
+    assert plainly.stderr.count("Traceback (") == 13  # the last of which ends it
+    assert plainly.stderr.count("of a caller's caller") >= 2
 
 
 MODULES = """

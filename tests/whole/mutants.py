@@ -5,8 +5,8 @@
 Each mutant is one change of the code: another comparison, another number, a condition that is turned round, or a
 statement that is left out. ROOM is a folder or a file of the package. A mutant is made in a copy of the repository, and
 the tests of its room run there (`tests/ROOM`), or the files that are given, with other arguments of pytest that are. It
-is killed if a test fails or the tests take too long. Prints each survivor with its number and line, and the shares by
-room. The same seed makes the same mutants of the same code, of which `--only` tries some again."""
+is killed if a test fails or the tests take too long. Prints each with its number and line, and the shares by room. The
+same seed makes the same mutants of the same code, of which `--only` tries some again."""
 
 from __future__ import annotations
 
@@ -127,8 +127,7 @@ def main() -> None:
             tried[room] += 1
             is_found = is_killed(mutant, copy, python, options.seconds, arguments)
             killed[room] += is_found
-            if not is_found:
-                print(f"survived: {number}: {mutant}", flush=True)
+            print(f"{'killed' if is_found else 'SURVIVED'}: {number}: {mutant}", flush=True)
     for room, count in sorted(tried.items()):
         print(f"{room}: {killed[room]} of {count} killed")
     print(f"{killed.total()} of {tried.total()} mutants killed")

@@ -30,12 +30,15 @@ ask({socket!r}, sys.argv[1:])
 """
 
 
-@cache
 def python(*settings: tuple[str, str], torch: bool = True) -> str:
     """The program to start. Its server ends with this process. `settings` are what its environment has in addition:
     programs that are started in another environment get a Python of their own. Without `torch`, a fork is cheaper."""
-    if not sys.platform.startswith("linux"):
-        return sys.executable
+    return _client(settings, torch) if sys.platform.startswith("linux") else sys.executable
+
+
+@cache
+def _client(settings: tuple[tuple[str, str], ...], torch: bool) -> str:
+    """The client of one server."""
     folder = Path(tempfile.mkdtemp(prefix="warm-"))
     client, socket = folder / "python", folder / "socket"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | dict(settings)

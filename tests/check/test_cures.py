@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
-from tests.zoo_programs import ALL, Program, checked
-
-NUMBER = re.compile(r"\bt\d+\b")
-BROKEN = [program for program in ALL if program.state == "broken" and not program.needs_torch]
+from tests.zoo_programs import Program, checked
 
 
 def training_that_keeps(keeps: str) -> str:
@@ -190,11 +186,3 @@ for step in range(3):
 def test_a_cure_names_what_the_program_calls_it(text: str, cure: str, tmp_path: Path) -> None:
     report = checked(Program("cure", "broken", f"import torch\n{text}"), tmp_path)
     assert report.findings[0].fix == cure
-
-
-@pytest.mark.parametrize("program", BROKEN, ids=lambda program: program.name)
-def test_no_cure_names_a_tensor_by_its_number_and_no_fault_is_told_twice(program: Program, tmp_path: Path) -> None:
-    report = checked(program, tmp_path)
-    assert [finding.fix for finding in report if NUMBER.search(finding.fix)] == []
-    told = [(finding.rule, finding.line, finding.fix) for finding in report if finding.line]
-    assert len(told) == len(set(told))

@@ -74,12 +74,17 @@ def test_without_a_name_for_one_of_two_optimizers_the_module_clears_its_gradient
     assert told(text, tmp_path)["stale-gradient"][1] == "head.zero_grad()  # before backward()"
 
 
+NUMBER = re.compile(r"\bt\d+\b")  # of a tensor, which is gradviz's own
 PLACEHOLDER = re.compile(r"(?<!\[)\.\.\.(?!\])")
 
 
 @pytest.mark.parametrize("program", BROKEN, ids=lambda program: program.name)
-def test_a_cure_names_no_optimizer_that_the_program_does_not_have(program: Program, tmp_path: Path) -> None:
-    for finding in checked(program, tmp_path):
+def test_a_cure_names_only_what_the_program_has_and_no_fault_is_told_twice(program: Program, tmp_path: Path) -> None:
+    report = checked(program, tmp_path)
+    told = [(finding.rule, finding.line, finding.fix) for finding in report if finding.line]
+    assert len(told) == len(set(told))
+    for finding in report:
+        assert not NUMBER.search(finding.fix), finding.fix
         for role in re.findall(r"(?<![\w.])(optimizer|scheduler|scaler|mask|loss)(?=\.\w|\))", finding.fix):
             assert re.search(rf"\b{role}\b", program.text), finding.fix
         assert not PLACEHOLDER.search(finding.fix), finding.fix

@@ -1,5 +1,6 @@
 """The loss and the gradients of a pass if something is different."""
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -115,12 +116,18 @@ def _set(words: Words, plan: Plan, text: str) -> tuple[Input | Call, int, str | 
 
 
 def _changed(array: np.ndarray, index: str | None, text: str, name: str) -> np.ndarray:
-    """A copy of an array with a number in one place, or everywhere."""
+    """A copy of an array with a number in one place, or everywhere, or with a list of numbers there."""
     changed = np.array(array)
     try:
         place = () if index is None else tuple(map(_part, index.split(",")))
-        changed[place] = _number(text, array.dtype)
-    except (ValueError, OverflowError, KeyError):
+        if text.startswith("["):
+            listed_numbers = np.array(json.loads(text))
+            if listed_numbers.shape != changed[place].shape:
+                raise ReplayError(f"{_shown(name)} has the shape {changed[place].shape}: {_shown(text)} has another")
+            changed[place] = listed_numbers.astype(array.dtype, casting="same_kind")
+        else:
+            changed[place] = _number(text, array.dtype)
+    except (ValueError, TypeError, OverflowError, KeyError, RecursionError):
         raise ReplayError(f"{_shown(text)} is no number that {_shown(name)} can have ({array.dtype.name})") from None
     except IndexError:
         raise ReplayError(f"{_shown(name)} is outside of its shape {tuple(array.shape)}") from None

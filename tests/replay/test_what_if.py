@@ -357,6 +357,15 @@ def test_a_difference_is_told_where_it_first_appears(path: Path) -> None:
     assert found.differences[0].largest == 7.0  # 16 − 9
 
 
+def test_a_tensor_may_be_set_to_a_list_of_numbers(path: Path) -> None:
+    def program() -> None:
+        w = torch.tensor([1.0, 2.0], requires_grad=True)
+        (w * w).sum().backward()
+
+    recorded(path, program)
+    assert after(asked(path, 1, "w=[3, -1.5]")) == after(asked(path, 1, "w[0]=3", "w[1]=-1.5"))
+
+
 # --- refusals
 
 
@@ -367,6 +376,8 @@ def test_what_is_asked_for_in_vain_is_one_line(path: Path, tmp_path: Path) -> No
         (7, (), "there is no pass 7: the trace has 1"),
         (1, ("x",), "--set takes NAME=NUMBER"),
         (1, ("x=red",), "red is no number that x can have"),
+        (1, ("x=[red]",), r"\[red\] is no number that x can have"),
+        (1, ("x=[1, 2]",), r"x has the shape \(\): \[1, 2\] has another"),
     ):
         with pytest.raises(ReplayError, match=told):
             asked(path, number, *sets)

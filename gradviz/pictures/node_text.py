@@ -265,6 +265,8 @@ DEFAULTS: dict[str, frozenset[str]] = {
     "max_val=1.0": frozenset(("hardtanh",)),
     "mode='nearest'": frozenset(("interpolate", "upsample")),
     "mode='constant'": frozenset(("pad",)),
+    "dim=0": frozenset(("cat", "stack")),
+    "norm_type=2.0": frozenset(("embedding",)),
 }
 
 

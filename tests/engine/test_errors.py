@@ -231,3 +231,66 @@ def test_a_distance_and_differences_have_pytorchs_dtype_and_node() -> None:
     assert seen(engine)[0::2] == seen(torch)[0::2]
     assert seen(engine)[1] == pytest.approx(seen(torch)[1])
     assert seen(engine)[3] is seen(torch)[3] is True
+
+
+def _put(t: Any, x: Any, index: Any) -> Any:
+    y = x * 2
+    y[index] = t.ones((), requires_grad=True) * 3
+    return y
+
+
+_OF_INDICES: dict[str, Wrong] = {
+    "gather": lambda t, x, i: x.gather(0, i),
+    "x[i]": lambda t, x, i: x[i],
+    "x[:, i]": lambda t, x, i: t.stack([x, x])[:, i],
+    "x[i] = y": _put,
+    "take": lambda t, x, i: x.take(i),
+    "scatter": lambda t, x, i: t.zeros(2).scatter(0, i, x),
+    "scatter_add": lambda t, x, i: t.zeros(2).scatter_add(0, i, x),
+    "index_select": lambda t, x, i: x.index_select(0, i),
+    "index_add_": lambda t, x, i: t.zeros(2).index_add_(0, i, x * 2),
+    "index_fill": lambda t, x, i: x.index_fill(0, i, 5.0),
+    "index_put": lambda t, x, i: x.index_put((i,), t.ones(2)),
+    "embedding": lambda t, x, i: t.nn.functional.embedding(i, x.view(2, 1)),
+    "cross_entropy": lambda t, x, i: t.nn.functional.cross_entropy(t.stack([x, x]), i),
+    "multi_margin_loss": lambda t, x, i: t.nn.functional.multi_margin_loss(t.stack([x, x]), i),
+}
+_OF_A_MASK: dict[str, Wrong] = {
+    "where": lambda t, x, m: t.where(m, x, x * 2),
+    "x[m]": lambda t, x, m: x[m],
+    "x[m] = y": _put,
+    "masked_fill": lambda t, x, m: x.masked_fill(m, 0.0),
+    "masked_fill_": lambda t, x, m: (x * 2).masked_fill_(m, t.ones(())),
+    "masked_select": lambda t, x, m: x.masked_select(m),
+}
+_OF_NUMBERS: dict[str, Wrong] = {
+    "weight of a cross entropy": lambda t, x, w: t.nn.functional.nll_loss(x.view(1, 2), t.tensor([1]), weight=w),
+    "weight of a binary one": lambda t, x, w: t.nn.functional.binary_cross_entropy(x / 9, t.ones(2), weight=w),
+    "pos_weight": lambda t, x, w: t.nn.functional.binary_cross_entropy_with_logits(x, t.ones(2), pos_weight=w),
+    "soft_margin_loss": lambda t, x, y: t.nn.functional.soft_margin_loss(x, y),
+    "batch_norm": lambda t, x, v: t.nn.functional.batch_norm(x.view(1, 2), t.zeros(2), v),
+}
+READ = {
+    f"{call}: {said}": (read, change, function)
+    for call, read, change, functions in (
+        ("indices", [0, 1], lambda i: i.zero_(), _OF_INDICES),
+        ("a mask", [True, False], lambda m: m.logical_not_(), _OF_A_MASK),
+        ("numbers", [1.0, 2.0], lambda w: w.add_(1), _OF_NUMBERS),
+    )
+    for said, function in functions.items()
+}
+
+
+@pytest.mark.parametrize("case", READ)
+def test_what_an_op_read_beside_its_operands_may_not_change_before_backward(case: str) -> None:
+    values, change, function = READ[case]
+
+    def said(library: Any) -> str:
+        x, read = library.tensor([1.0, 2.0], requires_grad=True), library.tensor(values)
+        result = function(library, x, read)
+        change(read)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation") as raised:
+            result.sum().backward()
+        return str(raised.value).split("Hint")[0]
+
+    assert said(engine) == said(torch)

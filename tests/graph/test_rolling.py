@@ -608,7 +608,7 @@ def test_a_module_says_which_parameter_of_another_it_reads(traced: Traced) -> No
         ("value", "[3, 2] → [3, 5]"),
         ("fact", "reads model.embedding.weight as weight"),
     ]
-    assert lines_of(shown["embedding"], "both")[1] == ("value", "→ [3, 2]")
+    assert lines_of(shown["embedding"], "both")[1] == ("value", "[3] → [3, 2]")
 
 
 def test_accumulators_are_in_their_modules_where_no_leaf_is_shown(traced: Traced) -> None:

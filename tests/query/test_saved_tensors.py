@@ -431,3 +431,23 @@ def test_a_program_sees_what_it_sees_in_pytorch(program: Callable) -> None:
             return type(error).__name__, str(error), log
 
     assert run(engine) == run(torch)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, mask: engine.where(mask, x, -x),
+        lambda x, mask: x[mask],
+        lambda x, mask: x.masked_fill(mask, 0.0),
+        lambda x, mask: x.gather(0, mask.long()),
+    ],
+)
+def test_what_an_op_reads_beside_its_operands_is_its_input_and_is_saved(tmp_path: Path, function: Callable) -> None:
+    with gradviz.record(tmp_path / "t.gradviz"):
+        function(leaf(0.0, 2.0), engine.tensor([True, False])).sum().backward()
+    with open_trace(tmp_path / "t.gradviz") as trace:
+        op = [event for event in trace if isinstance(event, kinds.OpRan) and event.op != "sum"][-1]
+        (node,) = [event for event in trace if isinstance(event, kinds.NodeMade) and event.op == op.index]
+        assert op.inputs[-1] in [saved.tensor for saved in node.saved]
+        assert trace.shape(op.inputs[-1]) in (((2,), "bool"), ((2,), "int64"))
+        assert "bool" not in op.args

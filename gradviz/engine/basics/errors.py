@@ -43,7 +43,8 @@ def after_freeing() -> Exception:
 def mutated_since_saved(node: Any, maker: Any, array: np.ndarray, expected: int, found: int) -> Exception:
     """The error of a tensor that was modified in place after `node` saved it. `maker` is the node that made it, None
     for a leaf; `expected` and `found` are versions."""
-    kind = f"[{torch_type_name(np.asarray(array).dtype)} {list(np.shape(array))}]"
+    name = re.sub(r"torch\.(Bool|Complex\w+)Tensor", r"CPU\1Type", torch_type_name(np.asarray(array).dtype))
+    kind = f"[{name} {list(np.shape(array))}]"
     origin = "" if maker is None else f", which is output 0 of {re.sub('Backward[0-9]*$', '', maker.name())},"
     error = RuntimeError(
         "one of the variables needed for gradient computation has been modified by an inplace operation: "

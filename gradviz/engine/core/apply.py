@@ -185,7 +185,7 @@ def apply(op: Op, inputs: Sequence[Tensor], args: tuple = (), read: tuple[Tensor
     if op.derivatives and (not special or state.modes.grad_enabled) and outputs[0].array.dtype.kind in "fc":
         edges = tuple([gradient_edge(tensor) for tensor in inputs])
         if edges.count(None) < len(edges):
-            node = make_node(op, inputs, edges, args, outputs)
+            node = make_node(op, inputs, edges, args, outputs, read)
     if listener is not None and node is not None and op.outputs == 1:
         tell_made(listener, op, (*inputs, *read), outputs[0], args, node)
     elif special:
@@ -218,6 +218,8 @@ def _apply_to_one(op: Op, x: Tensor, args: tuple, read: tuple[Tensor, ...], list
     node.number = next_node_number()
     node.rare = None
     node.args = args
+    if op.frees_args:
+        node.read = tuple([(tensor, saved_version(tensor)) for tensor in read])
     node.a = edge if edge is not LEAF_EDGE else accumulator(x)
     if op.needs_spec or (op.kind == "elementwise" and _were_converted((x,), array)):
         node.spec = ((x.array.shape, x.array.dtype),)
@@ -256,13 +258,20 @@ def _push_and_tell(
 
 
 def make_node(
-    op: Op, inputs: Sequence[Tensor], edges: tuple[Edge, ...], args: tuple, outputs: Sequence[Tensor]
+    op: Op,
+    inputs: Sequence[Tensor],
+    edges: tuple[Edge, ...],
+    args: tuple,
+    outputs: Sequence[Tensor],
+    read: tuple[Tensor, ...] = (),
 ) -> Node:
     """Make the node of an op that has run, and link the outputs to it."""
     node: Any = op.node_class()
     node.number = next_node_number()
     node.rare = None
     node.args = args
+    if op.frees_args:
+        node.read = tuple([(tensor, saved_version(tensor)) for tensor in read])
     node.spec = None
     if op.needs_spec or (op.kind == "elementwise" and _were_converted(inputs, outputs[0].array)):
         node.spec = tuple([(tensor.array.shape, tensor.array.dtype) for tensor in inputs])
@@ -313,6 +322,11 @@ def saved_inputs(op: Op, inputs: Sequence[Tensor], edges: Sequence[Edge]) -> tup
 
 
 # --- arguments
+
+
+def given(*tensors: Tensor | None) -> tuple[Tensor, ...]:
+    """Those of a call's optional tensors that it was given."""
+    return tuple([tensor for tensor in tensors if tensor is not None])
 
 
 def as_tensor(value: Any) -> Tensor:

@@ -17,6 +17,7 @@ from gradviz.engine.core.node import (
     OneInputNode,
     Output,
     TwoInputsNode,
+    unchanged,
     unpack,
     unpack_indices,
     unpack_nth,
@@ -63,7 +64,7 @@ def make_node_class(op: Row) -> type[Node]:
         **properties_of_saved(op.saved),
     }
     if op.frees_args:
-        body["release"] = _release_with_args(base)
+        body |= {"__slots__": ("read",), "release": _release_with_args(base), "saved": _saved_with_read(base)}
     made = type(op.node_name, (base,), body)
     for name in ("vjp", "vjp_recorded"):
         setattr(made, name, _compiled_when_called(op, base, made, name))
@@ -85,8 +86,16 @@ def _release_with_args(base: type[Node]) -> Callable:
     def release(node: Any) -> None:
         base.release(node)
         node.args = None
+        node.read = ()
 
     return release
+
+
+def _saved_with_read(base: type[Node]) -> Callable:
+    def saved(node: Any) -> list[tuple[Any, int]]:
+        return [*base.saved(node), *node.read]
+
+    return saved
 
 
 # --- the derivative, compiled
@@ -104,6 +113,7 @@ def compile_vjp(op: Row, base: type[Node], recorded: bool) -> Callable:
         "unpack_indices": unpack_indices,
         "out_tensor": out_tensor,
         "backward_twice": backward_twice,
+        "unchanged": unchanged,
         "reduced": reduced,
         "is_complex": is_complex,
         "conjugated": conjugated,
@@ -148,12 +158,18 @@ def _of_all_inputs(op: Row, scope: dict[str, Any], recorded: bool) -> list[str]:
     ]
 
 
+_CHECKS_OF_ARGUMENTS = [
+    "if n.args is None: raise backward_twice(n.name())",
+    "for tensor, version in n.read: unchanged(n, tensor, version)",
+]
+
+
 def _call(op: Row, name: str, scope: dict[str, Any], many: bool, recorded: bool) -> list[str]:
     """The lines that fetch what the rule for an input needs, and call it. The arguments may choose among several
     rules."""
     choice = op.derivatives[name]
     asks_args = any(isinstance(need, Argument) for need in op.needs_of(choice)) or len(choice.variants) > 1
-    lines = ["if n.args is None: raise backward_twice(n.name())"] if op.frees_args and asks_args else []
+    lines = _CHECKS_OF_ARGUMENTS if op.frees_args and asks_args else []
     calls = []
     for i, variant in enumerate(choice.variants):
         needs = op.needs_of(variant)
@@ -162,7 +178,7 @@ def _call(op: Row, name: str, scope: dict[str, Any], many: bool, recorded: bool)
         calls.append([*fetched, f"g_{name} = {rule}({', '.join(['g', *(need.name for need in needs)])})"])
     if len(calls) == 1:
         return [*lines, *calls[0]]
-    lines.append(f"which = {selection(choice, op.args, 'n.args', scope)}")
+    lines = [*lines, f"which = {selection(choice, op.args, 'n.args', scope)}"]
     for i, call in enumerate(calls):
         lines.append("else:" if i == len(calls) - 1 else f"{'el' if i else ''}if which == {i}:")
         lines += [f"    {line}" for line in call]

@@ -141,23 +141,36 @@ class Op:
         return ", ".join(f"∂/∂{name} = {texts[name]}" for name in known)
 
     def arguments_text(self, args: tuple) -> str:
-        """The arguments that are no tensors, as one would write them: `dim=1, keepdim=True`."""
-        return ", ".join(
-            [
-                f"{name}={_short(value)}"
-                for name, value in zip(self.args, args)  # noqa: B905
-                if value is not None and value is not False and name not in self.internal
-            ]
-        )
+        """The arguments that are no tensors, as one would write them: `dim=1, keepdim=True`. Where a node frees its
+        arguments, arrays among them are what a tensor held: they are no text."""
+        shown = []
+        for name, value in zip(self.args, args):  # noqa: B905
+            if value is None or value is False or name in self.internal:
+                continue
+            if self.frees_args and isinstance(value[0] if _is_index_alone(value) else value, np.ndarray):
+                continue
+            shown.append(f"{name}={_short(value)}")
+        return ", ".join(shown)
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
 
 
+def _is_index_alone(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 1
+
+
 def _short(value: Any) -> str:
-    """An argument as text. Of an array only the dtype and shape are shown."""
+    """An argument as text. Of an array only the dtype and shape are shown, and beside parts of an index nothing."""
     if isinstance(value, tuple) and any(isinstance(part, np.ndarray) for part in value):
-        return f"({', '.join(map(_short, value))})"
+        return f"({', '.join('a tensor' if isinstance(part, np.ndarray) else _short(part) for part in value)})"
+    if isinstance(value, tuple) and any(isinstance(part, slice) for part in value):
+        return _short(value[0]) if len(value) == 1 else f"({', '.join(map(_short, value))})"
+    if isinstance(value, slice):
+        ends = ["" if end is None else str(end) for end in (value.start, value.stop, value.step)]
+        return ":".join(ends[: 2 if value.step is None else 3])
+    if value is Ellipsis:
+        return "..."
     if isinstance(value, np.generic):
         return repr(value.item())
     return f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else repr(value)

@@ -129,8 +129,8 @@ def tell_made(listener: Listener, op: Op, inputs: Sequence[Tensor], out: Tensor,
     if 0 in numbers:
         text = _with_constants(text, inputs)
     saved: list[int] = []
-    if op.saves_inputs:
-        for tensor, kept in node.saved():  # of its inputs
+    if op.saves_inputs or op.frees_args:
+        for tensor, kept in node.saved():  # of its inputs, and of what was read beside them
             if n := tensor._number:
                 saved += (n, kept)
     if op.saves_out:

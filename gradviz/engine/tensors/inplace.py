@@ -198,7 +198,7 @@ def setitem(x: Tensor, index: Any, value: Any) -> None:
             write(x, x.array)
             return
         row, fitting = ("set_index", _fitting(value, part)) if in_view else ("index_put", _for_index(value, part))
-        told.result = after = apply(TABLE[row], (x, fitting), (place,))
+        told.result = after = apply(TABLE[row], (x, fitting), (place,), ops.tensors_of(index))
         write(x, after.array)
         rebase(x, after, "setitem", told)
 

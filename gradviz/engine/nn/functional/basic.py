@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gradviz.engine.core.apply import apply
+from gradviz.engine.core.apply import apply, given
 from gradviz.engine.core.tell import without_node
 from gradviz.engine.core.tensor import Tensor, new_tensor
 from gradviz.engine.rng import distributions
@@ -150,7 +150,7 @@ def embedding(x: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tens
     if indices.size and not (indices.min() >= 0 and indices.max() < rows):
         raise IndexError(f"index out of range in self. Indices have to lie in 0 ... {rows - 1}.")
     padding = -1 if padding_idx is None else padding_idx % rows
-    return apply(TABLE["embedding"], (weight,), (indices.copy(), padding))
+    return apply(TABLE["embedding"], (weight,), (indices.copy(), padding), (x,))
 
 
 def embedding_bag(
@@ -193,7 +193,7 @@ def embedding_bag(
     if padding_idx is not None:
         kept = indices != padding_idx % rows
         indices, bags, shares = indices[kept], bags[kept], ops.getitem(shares, np.flatnonzero(kept))
-    return apply(TABLE["embedding_bag"], (weight, shares), (indices.copy(), bags, size, mode))
+    return apply(TABLE["embedding_bag"], (weight, shares), (indices.copy(), bags, size, mode), given(x, offsets))
 
 
 def _bags(indices: np.ndarray, offsets: Tensor | None, include_last_offset: bool) -> tuple[np.ndarray, int]:

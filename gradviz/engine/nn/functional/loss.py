@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gradviz.engine.basics.dtypes import torch_type_name
-from gradviz.engine.core.apply import apply
+from gradviz.engine.core.apply import apply, given
 from gradviz.engine.core.state import is_grad_enabled, no_grad
 from gradviz.engine.core.tensor import Tensor, new_tensor
 from gradviz.engine.nn.functional.activation import log_softmax, logsigmoid
@@ -108,8 +108,7 @@ def nll_loss(
     _check_reduction(reduction)
     classes, share = _classes_and_shares(x, target, weight, ignore_index, reduction == "mean")
     key = "nll_loss" if x.array.ndim <= 2 else "nll_loss2d"
-    read = (target,) if weight is None else (target, weight)
-    return apply(TABLE[key], (x,), (classes, share, ignore_index, reduction), read)
+    return apply(TABLE[key], (x,), (classes, share, ignore_index, reduction), given(target, weight))
 
 
 def _classes_and_shares(
@@ -224,7 +223,7 @@ def binary_cross_entropy(x: Tensor, target: Tensor, weight: Tensor | None = None
     _same(x, target, "binary_cross_entropy", reduction)
     if x.array.size and not (x.array.min() >= 0 and x.array.max() <= 1):
         raise RuntimeError("all elements of input should be between 0 and 1")
-    return apply(TABLE["binary_cross_entropy"], (x, target), (_plain_weight(weight, x), reduction))
+    return apply(TABLE["binary_cross_entropy"], (x, target), (_plain_weight(weight, x), reduction), given(weight))
 
 
 def binary_cross_entropy_with_logits(
@@ -233,7 +232,8 @@ def binary_cross_entropy_with_logits(
     """`binary_cross_entropy` of sigmoid(x), computed without overflow."""
     _same(x, target, "binary_cross_entropy_with_logits", reduction)
     weights = _plain_weight(weight, x), _plain_weight(pos_weight, x)
-    return apply(TABLE["binary_cross_entropy_with_logits"], (x, target), (*weights, reduction))
+    read = given(weight, pos_weight)
+    return apply(TABLE["binary_cross_entropy_with_logits"], (x, target), (*weights, reduction), read)
 
 
 def kl_div(x: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
@@ -278,7 +278,7 @@ def soft_margin_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tens
     if x.array.shape != target.array.shape:
         x, target = ops.broadcast_tensors(x, target)
     constant = _undifferentiated("soft_margin_loss", "target", target)
-    return apply(TABLE["soft_margin_loss"], (x,), (constant, reduction))
+    return apply(TABLE["soft_margin_loss"], (x,), (constant, reduction), (target,))
 
 
 def margin_ranking_loss(x1: Tensor, x2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean") -> Tensor:
@@ -347,4 +347,5 @@ def multi_margin_loss(
         raise ValueError("multi_margin_loss: only p == 1 and p == 2 supported")
     _check_reduction(reduction)
     constant = None if weight is None else _undifferentiated("multi_margin_loss", "weight", weight)
-    return apply(TABLE["multi_margin_loss"], (x,), (target.array, p, margin, constant, reduction))
+    args = (target.array, p, margin, constant, reduction)
+    return apply(TABLE["multi_margin_loss"], (x,), args, given(target, weight))

@@ -45,7 +45,7 @@ def batch_norm(
             running_mean.array.reshape(shape),
             1 / np.sqrt(running_var.array.reshape(shape) + x.array.dtype.type(eps)),
         )
-        return apply(TABLE["fixed_norm"], _affine(x, weight, bias), (shape, fixed))
+        return apply(TABLE["fixed_norm"], _affine(x, weight, bias), (shape, fixed), (running_mean, running_var))
     n = x.array.size // max(x.array.shape[1], 1)
     if n <= 1:
         raise ValueError(f"Expected more than 1 value per channel when training, got input size {x.shape}")

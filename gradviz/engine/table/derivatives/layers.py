@@ -113,7 +113,7 @@ general("fixed_norm", k.normalize_fixed, name="native_batch_norm", args="shape s
         k.summed_to(g * ((x - stats[0]) * stats[1]), weight_shape, shape)),
     bias=d("1, summed", lambda g, bias_shape, shape: k.summed_to(g, bias_shape, shape)))
 
-linear("embedding", k.look_up, args="indices padding_idx", frees_args=True,
+linear("embedding", k.look_up, args="indices padding_idx", internal="padding_idx", frees_args=True,
     x=d("1, added by row", lambda g, x_shape, indices, padding_idx:
         k.embedding_dense(g, x_shape[0], indices, padding_idx)))
 general("embedding_bag", k.embedding_bag, args="indices bags size mode", frees_args=True,
@@ -162,11 +162,12 @@ general("huber_loss", k.huber, args="delta reduction",
 general("smooth_l1_loss", k.smooth_l1, args="beta reduction", node_name="SmoothL1LossBackward0",
     x=_of_each("clamp((x − y) / beta, −1, 1)", lambda g, x, y, beta: g * np.clip((x - y) / beta, -1, 1)),
     y=_of_each("clamp((y − x) / beta, −1, 1)", lambda g, x, y, beta: g * np.clip((y - x) / beta, -1, 1)))
-general("binary_cross_entropy", k.bce, args="weight reduction",
+general("binary_cross_entropy", k.bce, args="weight reduction", internal="weight", frees_args=True,
     x=_of_each("weight · (x − y) / (x (1 − x))", lambda g, x, y, weight:
         g * weight * ((x - y) / np.maximum((1 - x) * x, 1e-12))),
     y=_of_each("weight · (ln(1 − x) − ln x)", lambda g, x, weight: g * weight * (np.log(1 - x) - np.log(x))))
 general("binary_cross_entropy_with_logits", k.bce_logits, args="weight pos_weight reduction",
+    internal="weight pos_weight", frees_args=True,
     x=by("pos_weight", {1: _of_each("weight · (σ(x) − y)", lambda g, x, y, weight:
         g * weight * k.logits_slope(x, y, 1))},
         _of_each("weight · (1 − y − (1 + (pos_weight − 1) y)(1 − σ(x)))", lambda g, x, y, weight, pos_weight:

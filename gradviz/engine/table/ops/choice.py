@@ -23,9 +23,10 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
     left, right = operands(x, y)
     if left is None:
         raise TypeError("where() takes tensors or numbers")
-    holds = as_tensor(condition).array
+    condition = as_tensor(condition)
+    holds = condition.array
     broadcast_shape(holds.shape, left.array.shape, right.array.shape)
-    return apply(TABLE["where"], (left, right), (holds,))
+    return apply(TABLE["where"], (left, right), (holds,), (condition,))
 
 
 def detach(x: Tensor) -> Tensor:

@@ -28,6 +28,7 @@ def getitem(x: Tensor, index: Any) -> Tensor:
     """x[index]. The index consists of slices, integers, None, Ellipsis, and bool or integer tensors.
 
     Raises IndexError where it does not fit x."""
+    read = tensors_of(index)
     index = plain_index(index)
     if isinstance(index, int) and not isinstance(index, bool) and x.array.ndim:
         n = x.array.shape[0]
@@ -41,7 +42,7 @@ def getitem(x: Tensor, index: Any) -> Tensor:
         x, parts = _sliced_first(x, parts)
     _check_masks(x, parts)
     try:
-        return apply(TABLE["gather_index"], (x,), (parts,))
+        return apply(TABLE["gather_index"], (x,), (parts,), read)
     except IndexError as error:
         raise out_of_place(error, x.array.ndim) from None
 
@@ -132,6 +133,14 @@ def _without_ellipsis(parts: tuple, ndim: int) -> tuple:
     return (*parts[:at], *(slice(None),) * (ndim - taken), *parts[at + 1 :])
 
 
+def tensors_of(index: Any) -> tuple[Tensor, ...]:
+    """The tensors of an index that stand for several elements."""
+    parts = index if isinstance(index, (tuple, list)) else (index,)
+    return tuple(
+        part for part in parts if isinstance(part, Tensor) and (part.array.ndim or part.array.dtype.kind == "b")
+    )
+
+
 def plain_index(index: Any) -> Any:
     """An index with arrays in the place of Tensors and lists."""
     if isinstance(index, tuple):
@@ -197,7 +206,7 @@ def gather(x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> 
 
     The result has the shape of `index`, which is an integer tensor with as many dimensions as x."""
     _check_index_dims(x, index, "input")
-    return apply(TABLE["gather"], (x,), _checked_places(x, dim, index))
+    return apply(TABLE["gather"], (x,), _checked_places(x, dim, index), (index,))
 
 
 def take_along_dim(x: Tensor, indices: Tensor, dim: Any = None) -> Tensor:
@@ -239,11 +248,11 @@ def _scatter(key: str) -> Callable:
             raise NotImplementedError(f"gradviz does not support {key} with reduce={reduce!r}")
         src = value if src is None else src
         if isinstance(src, Tensor):
-            return apply(TABLE[key], (x, src), _checked_source(key, x, dim, index, src))
+            return apply(TABLE[key], (x, src), _checked_source(key, x, dim, index, src), (index,))
         places = _checked_places(x, dim, index)
         if key == "scatter":
             _check_index_dims(x, index, "self")
-            return apply(TABLE["scatter_number"], (x,), (src, *places))
+            return apply(TABLE["scatter_number"], (x,), (src, *places), (index,))
         raise TypeError(f"{key}(): src must be a Tensor, not {type(src).__name__}")
 
     call.__name__ = key
@@ -263,7 +272,7 @@ def scatter_reduce(
     if reduce not in REDUCTIONS:
         raise RuntimeError(f"reduce argument must be either sum, prod, mean, amax or amin, got {reduce}")
     places = _checked_source("scatter_reduce", x, dim, index, src)
-    return apply(TABLE["scatter_reduce"], (x, src), (*places, reduce, include_self))
+    return apply(TABLE["scatter_reduce"], (x, src), (*places, reduce, include_self), (index,))
 
 
 def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
@@ -271,7 +280,7 @@ def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
     if not x.array.ndim and index.array.size != 1:
         raise RuntimeError(f"index_select(): Index to scalar can have only 1 value, got {index.array.size} value(s)")
     places = _checked_places(x, dim, index, "index out of range in self", IndexError)
-    return apply(TABLE["index_select"], (x,), places)
+    return apply(TABLE["index_select"], (x,), places, (index,))
 
 
 def _types(*tensors: Tensor) -> list[str]:
@@ -296,7 +305,7 @@ def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any 
     if x.array.dtype != source.array.dtype:
         own, given = _types(x, source)
         raise RuntimeError(f"index_add_(): self ({own}) and source ({given}) must have the same scalar type")
-    return apply(TABLE["index_add"], (x, source), (dim, places, alpha))
+    return apply(TABLE["index_add"], (x, source), (dim, places, alpha), (index,))
 
 
 def index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
@@ -306,15 +315,15 @@ def index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
         raise RuntimeError(
             f"index_copy_(): self and source expected to have the same dtype, but got (self) {own} and (source) {given}"
         )
-    return apply(TABLE["index_copy"], (x, source), _checked_places(x, dim, index))
+    return apply(TABLE["index_copy"], (x, source), _checked_places(x, dim, index), (index,))
 
 
 def index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     """x with `value`, a number or a 0-d tensor, at the indices in `index` along `dim`."""
     places = _checked_places(x, dim, index)
     if isinstance(value, Tensor):
-        return apply(TABLE["index_fill"], (x, _scalar(value)), places)
-    return apply(TABLE["index_fill_number"], (x,), (value, *places))
+        return apply(TABLE["index_fill"], (x, _scalar(value)), places, (index,))
+    return apply(TABLE["index_fill_number"], (x,), (value, *places), (index,))
 
 
 def _scalar(value: Tensor) -> Tensor:
@@ -327,8 +336,8 @@ def masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor:
     """x with `value`, a number or a 0-d tensor, where the bool tensor `mask` is True."""
     broadcast_shape(mask.array.shape, x.array.shape)
     if isinstance(value, Tensor):
-        return apply(TABLE["masked_fill"], (x, _scalar(value)), (_mask(mask),))
-    return apply(TABLE["masked_fill_number"], (x,), (value, _mask(mask)))
+        return apply(TABLE["masked_fill"], (x, _scalar(value)), (_mask(mask),), (mask,))
+    return apply(TABLE["masked_fill_number"], (x,), (value, _mask(mask)), (mask,))
 
 
 def _mask(mask: Tensor) -> np.ndarray:
@@ -340,7 +349,7 @@ def _mask(mask: Tensor) -> np.ndarray:
 def masked_select(x: Tensor, mask: Tensor) -> Tensor:
     """The elements of x where `mask` is True, in one dimension."""
     shape = broadcast_shape(mask.array.shape, x.array.shape)
-    return apply(TABLE["masked_select"], (x,), (np.broadcast_to(_mask(mask), shape),))
+    return apply(TABLE["masked_select"], (x,), (np.broadcast_to(_mask(mask), shape),), (mask,))
 
 
 def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
@@ -349,18 +358,19 @@ def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     if source.array.size < np.count_nonzero(np.broadcast_to(mask.array, shape)):
         raise RuntimeError("Number of elements of source < number of ones in mask")
     x = x if x.array.shape == shape else expand(x, *shape)
-    return apply(TABLE["masked_scatter"], (x, source), (np.broadcast_to(_mask(mask), shape),))
+    return apply(TABLE["masked_scatter"], (x, source), (np.broadcast_to(_mask(mask), shape),), (mask,))
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:
     """The elements of x at flat indices, in the shape of `index`."""
-    return apply(TABLE["take"], (x,), (_index(index),))
+    return apply(TABLE["take"], (x,), (_index(index),), (index,))
 
 
 def index_put(x: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Tensor:
     """x with `values` put (or with `accumulate` added) at x[indices]."""
     index = places(x.array.shape, tuple(slice(None) if part is None else part for part in indices))
-    return apply(TABLE["index_put_added" if accumulate else "index_put"], (x, values), (index,))
+    key = "index_put_added" if accumulate else "index_put"
+    return apply(TABLE[key], (x, values), (index,), tensors_of(indices))
 
 
 def _with_slice(key: str, x: Tensor, source: Tensor, index: tuple) -> Tensor:

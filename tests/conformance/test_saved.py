@@ -13,7 +13,18 @@ from gradviz import engine
 
 torch = pytest.importorskip("torch", reason="compares with PyTorch, which is not installed")
 
-from tests.conformance.opinfo import Sample, array_of, flat, ours, title  # noqa: E402
+from tests.conformance.opinfo import (  # noqa: E402
+    RANDOM,
+    Sample,
+    array_of,
+    convert,
+    flat,
+    map_tensors,
+    mine_of,
+    ours,
+    tensors_in,
+    title,
+)
 from tests.torch_samples import operators, take_no_stacks  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -79,3 +90,60 @@ def test_saved_tensors_are_pytorchs() -> None:
                     different.add((title(entry), node.name(), name))
     assert not different
     assert compared > 1000
+
+
+# Entry and the tensor that is changed: PyTorch refuses the pass, gradviz does not.
+NOT_SAVED = {
+    ("erfinv", 0): "PyTorch saves x, gradviz the result",
+    (
+        "nn.functional.batch_norm",
+        1,
+    ): "in training PyTorch saves the running mean, too, which the gradient does not need",
+    ("nn.functional.batch_norm", 2): "and the running variance",
+    ("tensordot", 1): "gradviz multiplies with a copy of its second operand in another order of dimensions",
+    ("nn.functional.layer_norm", 2): "PyTorch saves the bias, too, which the gradient does not need",
+}
+
+
+def refusal(sample: Sample, library: Any, place: int) -> str:
+    """How a backward pass is refused if the tensor at that place among the arguments was written to since the forward;
+    "" if it runs."""
+    tensors: dict[int, Any] = {}
+
+    def tensor(raw: torch.Tensor) -> Any:
+        made = raw.detach().clone() if library is torch else mine_of(raw)
+        return tensors.setdefault(id(raw), made.requires_grad_() if raw.requires_grad else made)
+
+    args = (sample.raw.input, sample.raw.args, {**sample.extra, **sample.raw.kwargs})
+    first, others, named = (map_tensors if library is torch else convert)(args, tensor)
+    results = flat((sample.entry.op if library is torch else sample.function)(first, *others, **named))
+    with library.no_grad():
+        changed = list(tensors.values())[place]
+        changed.copy_(changed.clone())
+    try:
+        for result in results:
+            if getattr(result, "requires_grad", False):
+                result.abs().sum().backward(retain_graph=True)
+    except RuntimeError as error:
+        return str(error)[:40]
+    return ""
+
+
+def test_a_pass_is_refused_after_a_change_in_place_where_pytorch_refuses_it() -> None:
+    take_no_stacks()
+    compared, different = 0, set()
+    for entry in operators():
+        if ours(entry.name) is None or torch.float64 not in entry.dtypes or entry.name in RANDOM:
+            continue
+        for raw in itertools.islice(entry.sample_inputs("cpu", torch.float64, requires_grad=True), 2):
+            sample = Sample(entry, raw, ours(entry.name))
+            for place in range(len(list(tensors_in((raw.input, raw.args, raw.kwargs))))):
+                try:
+                    expected, found = refusal(sample, torch, place), refusal(sample, engine, place)
+                except (RuntimeError, NotImplementedError, TypeError, ValueError, AttributeError):
+                    continue  # test_opinfo.py knows of it
+                compared += 1
+                if expected != found and (entry.name, place) not in NOT_SAVED:
+                    different.add((title(entry), place, expected, found))
+    assert not different
+    assert compared > 900

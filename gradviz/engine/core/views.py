@@ -57,7 +57,8 @@ def share_memory(op: Op, source: Tensor, view: Tensor) -> None:
         rare.view_kind = ONE_OF_SEVERAL
     elif of_source.view_kind:
         rare.view_kind = of_source.view_kind
-    if base._edge is not LEAF_EDGE or state.listener is not None:  # who hears of a write to a leaf hears of its views
+    # who hears of a write to a leaf hears of its views, and one of several views cannot be used any more
+    if base._edge is not LEAF_EDGE or state.listener is not None or rare.view_kind is ONE_OF_SEVERAL:
         remember(base, view)
 
 
@@ -150,6 +151,17 @@ class SpoiledView(Tensor):
 
 
 SpoiledView.__name__ = SpoiledView.__qualname__ = "Tensor"
+
+
+WRITTEN = "its base or another view of its base has been"
+
+
+def spoil_several(base: Tensor) -> None:
+    """Make those views unusable that a function returned with others, after a write of which the graph does not
+    know."""
+    for view in views_of(base):
+        if tensor_rare(view).view_kind is ONE_OF_SEVERAL and not isinstance(view, SpoiledView) and view._edge:
+            spoil(view, complaint(view, WRITTEN))
 
 
 def spoil(view: Tensor, why: str) -> None:

@@ -19,7 +19,7 @@ from gradviz.engine.core.node import edge_node, edge_nr, node_rare
 from gradviz.engine.core.state import is_grad_enabled, state
 from gradviz.engine.core.tell_in_place import InPlace, tell_copy_slices
 from gradviz.engine.core.tensor import LEAF_EDGE, Tensor, counter_of, new_tensor, number_of, state_of
-from gradviz.engine.core.views import complaint, spoil, views_of
+from gradviz.engine.core.views import WRITTEN, complaint, spoil, spoil_several, views_of
 from gradviz.engine.table.derivatives import TABLE
 from gradviz.engine.table.kernels import geometry_of
 from gradviz.engine.tensors.copy_slices import CopySlices
@@ -79,7 +79,7 @@ def rebase(x: Tensor, result: Tensor, how: str, told: InPlace) -> None:
         take_tangent(base, after, how)
         told.follows(base)
     for view in views_of(base):
-        why = complaint(view, "its base or another view of its base has been")
+        why = complaint(view, WRITTEN)
         if why:
             spoil(view, why)
             continue
@@ -123,6 +123,8 @@ def write(x: Tensor, array: Any) -> None:
     if array is not x.array:
         x.array[...] = array
     counter_of(x).n += 1
+    if not state.modes.grad_enabled:
+        spoil_several(x if x._base is None else x._base)
 
 
 def overwrite(x: Tensor, array: Any, how: str, source: Tensor | None = None, where: Where = None) -> Tensor:

@@ -23,16 +23,18 @@ def _to_self(text: str, rule: Callable) -> Choice:
 
 
 # fmt: off
+# Here, and of borders and pools, PyTorch saves an input of which it needs the shape, and refuses a pass after a change of
+# it: the rules take x where x_shape would do.
 
 linear("gather", k.gather, args="dim index", frees_args=True,
-    x=d("1 where taken, summed", lambda g, x_shape, dim, index: k.spread_out(g, x_shape, dim, index)))
+    x=d("1 where taken, summed", lambda g, x, dim, index: k.spread_out(g, x.shape, dim, index)))
 linear("spread_out", k.spread_out, args="shape dim index", frees_args=True, node_name="GatherBackwardBackward0",
     x=d("1, taken", lambda g, dim, index: k.gather(g, dim, index)))
 linear("index_select", k.index_select, args="dim index", frees_args=True,
     x=d("1 where taken, summed", lambda g, x_shape, dim, index: k.select_back(g, x_shape, dim, index)))
 linear("take", lambda x, index: x.reshape(-1)[index], args="index", frees_args=True,
-    x=d("1 where taken, summed", lambda g, x_shape, index: np.reshape(
-        k.put_back(g, (k.count(x_shape, None),), (index,)), x_shape)))
+    x=d("1 where taken, summed", lambda g, x, index: np.reshape(
+        k.put_back(g, (k.count(x.shape, None),), (index,)), x.shape)))
 linear("masked_select", lambda x, mask: np.broadcast_to(x, mask.shape)[mask], args="mask", frees_args=True,
     x=d("1 where taken, summed", lambda g, x, mask: k.sum_to(k.put_back(g, mask.shape, mask), x.shape)))
 linear("scatter", k.scatter, args="dim index", frees_args=True,
@@ -56,10 +58,10 @@ general("scatter_reduce", k.scatter_reduce, args="dim index reduce include_self"
         d("1 where y is the minimum, shared by ties", k.source_in_extreme)))
 linear("index_add", k.index_add, args="dim index alpha", frees_args=True,
     x=d("1", lambda g: g),
-    y=d("alpha, taken", lambda g, y_shape, dim, index, alpha: k.taken_slices(g, y_shape, dim, index) * alpha))
+    y=d("alpha, taken", lambda g, y, dim, index, alpha: k.taken_slices(g, y.shape, dim, index) * alpha))
 linear("index_copy", k.index_copy, args="dim index", frees_args=True,
     x=d("1 where not written over", lambda g, dim, index: k.cleared(g, dim, index)),
-    y=d("1, taken", lambda g, y_shape, dim, index: k.taken_slices(g, y_shape, dim, index)))
+    y=d("1, taken", lambda g, y, dim, index: k.taken_slices(g, y.shape, dim, index)))
 linear("index_fill", k.index_fill, args="dim index", frees_args=True, node_name="IndexFillBackward1",
     x=d("1 where not written over", lambda g, dim, index: k.cleared(g, dim, index)),
     y=d("1 where filled, summed", lambda g, dim, index: np.sum(g - k.cleared(g, dim, index))))

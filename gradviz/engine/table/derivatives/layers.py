@@ -64,29 +64,29 @@ general("trilinear", k.trilinear, inputs="x w y",
     y=d("Σ g w x", lambda g, x, w: np.sum(np.expand_dims(g, 2) * np.tensordot(x, w, ([1], [1])), axis=1)))
 linear("max_pool2d", k.take_in_planes, node_name="MaxPool2DWithIndicesBackward0",
     args="kernel_size stride padding indices", frees_args=True,
-    x=d("1 at each window's maximum", lambda g, x_shape, indices: k.put_in_planes(g, x_shape, indices)))
+    x=d("1 at each window's maximum", lambda g, x, indices: k.put_in_planes(g, x.shape, indices)))
 linear("adaptive_max_pool2d", lambda x, size, indices: k.taken_in_planes(x, indices),
     args="size indices", frees_args=True, node_name="AdaptiveMaxPool2DBackward0",
-    x=d("1 at each part's maximum", lambda g, x_shape, indices: k.put_in_planes(g, x_shape, indices)))
+    x=d("1 at each part's maximum", lambda g, x, indices: k.put_in_planes(g, x.shape, indices)))
 for key, node_name, sizes in (
     ("max_pool2d", "MaxPool2DWithIndicesBackward0", "kernel_size stride padding"),
     ("adaptive_max_pool2d", "AdaptiveMaxPool2DBackward0", "size"),
 ):
     general(f"{key}_with_indices", k.taken_with_places, name=key, node_name=node_name, args=f"{sizes} indices",
         outputs=2, frees_args=True,
-        x=d("1 where chosen", lambda g, x_shape, indices: k.put_in_planes(g[0], x_shape, indices)))
+        x=d("1 where chosen", lambda g, x, indices: k.put_in_planes(g[0], x.shape, indices)))
 linear("put_in_planes", k.put_in_planes, node_name="MaxPool2DWithIndicesBackwardBackward0",
     args="size indices", frees_args=True,
     x=d("1, taken", lambda g, indices: k.taken_in_planes(g, indices)))
 linear("taken_in_planes", k.taken_in_planes, name="max_pool2d", node_name="MaxPool2DWithIndicesBackward0",
     args="indices", frees_args=True,
-    x=d("1 where taken", lambda g, x_shape, indices: k.put_in_planes(g, x_shape, indices)))
+    x=d("1 where taken", lambda g, x, indices: k.put_in_planes(g, x.shape, indices)))
 linear("avg_pool2d", k.average, node_name="AvgPool2DBackward0", args="kernel_size rows columns", frees_args=True,
-    x=d("1 / n, to the window", lambda g, kernel_size, rows, columns:
+    x=d("1 / n, to the window", lambda g, x, kernel_size, rows, columns:
         k.between(g, rows.T, columns.T)))
 linear("adaptive_avg_pool2d", k.average, node_name="AdaptiveAvgPool2DBackward0",
     args="output_size rows columns", frees_args=True,
-    x=d("1 / n, to the window", lambda g, output_size, rows, columns:
+    x=d("1 / n, to the window", lambda g, x, output_size, rows, columns:
         k.between(g, rows.T, columns.T)))
 
 for mode, dims in [*(("nearest", n) for n in (1, 2, 3)), *(("nearest_exact", n) for n in (1, 2, 3)),
@@ -146,7 +146,7 @@ for key in ("nll_loss", "nll_loss2d"):
     linear(key, lambda x, target, share, ignore_index, reduction: k.nll(x, target, share, reduction),
         args="target share ignore_index reduction", internal="target share", frees_args=True,
         node_name="NllLossBackward0" if key == "nll_loss" else "NllLoss2DBackward0",
-        x=d("−share at the target", lambda g, x_shape, target, share: k.nll_back(g, x_shape, target, share)))
+        x=d("−share at the target", lambda g, x, target, share: k.nll_back(g, x.shape, target, share)))
 general("mse_loss", k.mse, args="reduction",
     x=_of_each("2 (x − y)", lambda g, x, y: g * (2 * (x - y))),
     y=_of_each("2 (y − x)", lambda g, x, y: g * (2 * (y - x))))

@@ -18,6 +18,6 @@ for mode in ("reflection", "replication"):
     for dims in (1, 2, 3):
         linear(f"{mode}_pad{dims}d", k.from_places, args="places", frees_args=True,
             node_name=f"{mode.capitalize()}Pad{dims}DBackward0",
-            x=d("1 for each copy, summed", lambda g, x_shape, places: k.put_back(g, x_shape, k.wrapped(places))))
+            x=d("1 for each copy, summed", lambda g, x, places: k.put_back(g, x.shape, k.wrapped(places))))
 
 # fmt: on

@@ -73,7 +73,7 @@ for key, kernel in [("mode", k.mode), ("nanmedian_dim", k.nanmedian_along)]:
         x=d("1 where chosen", lambda g, x_shape, chosen, dim, keepdim: k.cut_out(g[0], x_shape, chosen, dim, keepdim)))
 for key, running in [("cummax", k.cummax), ("cummin", k.cummin)]:
     general(key, running, args="dim", outputs=2,
-        x=d("1 where chosen, summed", lambda g, x_shape, chosen, dim: k.cut_out(g[0], x_shape, chosen, dim, True)))
+        x=d("1 where chosen, summed", lambda g, x, chosen, dim: k.cut_out(g[0], x.shape, chosen, dim, True)))
 for key, node_name in ("sort", ""), ("sort_stable", "SortBackward1"):
     general(key, k.sort, name="sort", node_name=node_name, args="dim descending", outputs=2,
         x=d("1 where it was", lambda g, x_shape, chosen, dim: k.cut_out(g[0], x_shape, chosen, dim, True)))

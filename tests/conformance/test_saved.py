@@ -100,7 +100,7 @@ NOT_SAVED = {
         1,
     ): "in training PyTorch saves the running mean, too, which the gradient does not need",
     ("nn.functional.batch_norm", 2): "and the running variance",
-    ("tensordot", 1): "gradviz multiplies with a copy of its second operand in another order of dimensions",
+    ("tensordot", 1): "a first operand of one element is multiplied by other ops",
     ("nn.functional.layer_norm", 2): "PyTorch saves the bias, too, which the gradient does not need",
 }
 

@@ -190,6 +190,10 @@ OTHERS: dict[str, Wrong] = {
     "dtypes of setitem by places": lambda t, a, b: a.__setitem__([0], a[:1].double()),
     "dtypes of setitem by places, one number": lambda t, a, b: a.__setitem__([0], t.tensor(1)),
     "dtypes of mm": lambda t, a, b: a @ b.double(),
+    "a complex root": lambda t, a, b: (t.tensor([1 + 1j], requires_grad=True) * 1).sum().backward(),
+    "an input that is not used": lambda t, a, b: t.autograd.grad(
+        a.requires_grad_().sum(), [a, t.ones(2, requires_grad=True)]
+    ),
     "a step that is differentiated": lambda t, a, b: t.heaviside(a.requires_grad_(), a.detach()).sum().backward(),
 }
 WRONG = {
@@ -294,3 +298,14 @@ def test_what_an_op_read_beside_its_operands_may_not_change_before_backward(case
         return str(raised.value).split("Hint")[0]
 
     assert said(engine) == said(torch)
+
+
+def test_a_pass_with_inputs_fills_the_grad_of_a_non_leaf() -> None:
+    def seen(t: Any) -> list[Any]:
+        x = t.tensor([1.0, 2.0], requires_grad=True)
+        y = x * 2
+        (y * y).sum().backward(inputs=[y], retain_graph=True)
+        (y * y).sum().backward(inputs=[y])
+        return [y.grad.tolist(), y.retains_grad, x.grad, bool(t.zeros(0).mean().isnan())]
+
+    assert seen(engine) == seen(torch)

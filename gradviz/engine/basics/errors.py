@@ -86,10 +86,10 @@ def implicit_gradient() -> Exception:
     )
 
 
-def unused_input() -> Exception:
-    """The error of autograd.grad() for a tensor that the outputs do not depend on."""
+def unused_input(position: int) -> Exception:
+    """The error of autograd.grad() for a tensor that the outputs do not depend on, at that position of `inputs`."""
     return RuntimeError(
-        "One of the differentiated Tensors appears to not have been used in the graph. "
+        f"The differentiated Tensor at index {position} appears to not have been used in the graph. "
         "Set allow_unused=True if this is the desired behavior."
     )
 

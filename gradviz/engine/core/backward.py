@@ -62,6 +62,9 @@ def _differentiate(
     wanted = () if inputs is None else as_tensors(as_sequence(inputs))
     if inputs is not None and not wanted:
         raise RuntimeError("`inputs` argument to `backward` cannot be empty.")
+    for tensor in wanted:
+        if isinstance(tensor, Tensor) and tensor.requires_grad and not tensor.is_leaf:
+            tensor.retain_grad()
     retain = create_graph if retain_graph is None else retain_graph
     if state.listener is not None or state.watched or state.anomaly or wanted or create_graph:
         WatchedPass("backward", roots, gradients, wanted, retain, create_graph).run()
@@ -99,7 +102,7 @@ def grad(
             results[i] = zeros = new_tensor(np.zeros_like(wanted[i].array))
             announce(zeros, "zeros")
         elif result is None and not allow_unused:
-            raise errors.unused_input()
+            raise errors.unused_input(i)
     return tuple(results)
 
 
@@ -136,6 +139,8 @@ def initial_gradients(roots: Sequence[Tensor], given: Sequence[Any]) -> list[Ten
         if gradient is None:
             if root.array.size != 1:
                 raise errors.implicit_gradient()
+            if root.array.dtype.kind == "c":
+                raise RuntimeError(f"grad can be implicitly created only for real scalar outputs but got {root.dtype}")
             gradient = new_tensor(np.empty(root.array.shape, root.array.dtype))
             gradient.array.fill(1)
         elif not isinstance(gradient, Tensor):

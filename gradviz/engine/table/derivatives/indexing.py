@@ -23,8 +23,8 @@ def _to_self(text: str, rule: Callable) -> Choice:
 
 
 # fmt: off
-# Here, and of borders and pools, PyTorch saves an input of which it needs the shape, and refuses a pass after a change of
-# it: the rules take x where x_shape would do.
+# Here, and of borders and pools, PyTorch saves an input of which it needs the shape, and refuses a pass after a change
+# of it: the rules take x where x_shape would do.
 
 linear("gather", k.gather, args="dim index", frees_args=True,
     x=d("1 where taken, summed", lambda g, x, dim, index: k.spread_out(g, x.shape, dim, index)))

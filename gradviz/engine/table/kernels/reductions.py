@@ -15,7 +15,9 @@ def sum(x: Any, dim: Any, keepdim: bool) -> Any:
 
 
 def mean(x: Any, dim: Any, keepdim: bool) -> Any:
-    """The mean over `dim`; None: over all."""
+    """The mean over `dim`; None: over all. NaN of no elements."""
+    if not x.size:
+        return np.sum(x, axis=dim, keepdims=keepdim) * x.dtype.type(np.nan)
     return np.mean(x, axis=dim, keepdims=keepdim)
 
 

@@ -62,5 +62,5 @@ function findingFacts() {
 async function startAtFault() {
   const first = data.findings.find((finding) => finding.severity !== "note");
   if (first && [null, app.view.pass].includes(first.pass)) await goToFinding(first);
-  if (app.view.small) fit();
+  fitSmall();
 }

@@ -101,6 +101,6 @@ async function startLesson() {
   await goToPlace(question().stop);
   showLesson();
   showNotes();
-  if (app.view.small) fit();
+  fitSmall();
   if (now() && now().ids.length) bringIntoView(shownAs(now().ids[0]), true); // what is asked about is to be read
 }

@@ -1459,7 +1459,7 @@ y.backward()
     [(TOO_LARGE_A_RATE, "optimizer.step()"), (OF_A_NUMBER, "y.backward()"), (STALE_NET, None)],
     ids=["a-step", "no-graph", "a-leaf"],
 )
-def test_a_page_opens_at_its_first_finding_with_its_sentence(
+def test_a_page_opens_where_its_first_finding_can_be_read_with_its_sentence(
     gradviz_here: Callable[..., Any], browser: Any, tmp_path: Path, program: str, line: str | None
 ) -> None:
     """A finding about nothing in the graph has a box of its own, with the line."""
@@ -1472,6 +1472,7 @@ def test_a_page_opens_at_its_first_finding_with_its_sentence(
     assert found["fix"] in page.text("#facts .finding-told")
     told = f"finding 1: {found['rule']}"
     assert told in page.tab.text_content(".chosen.finding")
+    assert page.tab.locator(".chosen.finding text").last.bounding_box()["height"] > 6  # it can be read
     assert line is None or page.boxes()["f1"] == [f"found.py:{found['line']}", line, told]
     page.press("Home")
     assert page.count(".finding-told") == 0  # the event has the panel

@@ -170,7 +170,7 @@ def _name(node: str) -> str:
 
 def _roomy(text: str) -> str:
     """Text with spaces on both sides: Graphviz measures the text as not bold, and underestimates digits."""
-    room = "\u00a0" * (1 + len(text) // 16 + len(text) // 32)
+    room = "\u00a0" * (1 + len(text) // 16 + len(text) // 22)
     return f"{room}{text}{room}"
 
 

@@ -9,6 +9,7 @@ from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
+from unicodedata import east_asian_width
 
 from gradviz.errors import GradvizError
 from gradviz.graph.model import DATA, GRAD, MUTATION, SAVED, VIEW, Edge, Graph, Node, to_json
@@ -154,7 +155,30 @@ class _Drawing(NamedTuple):
 
 def _png(scene: Scene, theme: str) -> _Drawing:
     document = _svg(scene, theme)
-    return _Drawing(to_png(document), note_on(document))
+    return _Drawing(to_png(document), note_on(document) or _without_font(document))
+
+
+def _pdf(scene: Scene, theme: str) -> _Drawing:
+    document = _svg(scene, theme)
+    wide = _wide_letters(document)
+    return _Drawing(to_pdf(document), f"a PDF has no letters for {wide[:1]}: .svg and .png have them" if wide else "")
+
+
+def _wide_letters(text: str) -> str:
+    """The Chinese, Japanese and Korean letters in a text: gradviz's own fonts have none of them."""
+    return "".join(letter for letter in text if east_asian_width(letter) in "WF")
+
+
+_NO_LETTER = "\U000f0000"  # for private use: it is drawn as what no font has
+
+
+def _without_font(document: str) -> str:
+    """A note that this machine has no font for letters of the picture; empty if it draws them."""
+    wide = _wide_letters(document)[:1]
+    one = '<svg xmlns="http://www.w3.org/2000/svg" width="20" height="20"><text y="15">{}</text></svg>'
+    if not wide or to_png(one.format(wide)) != to_png(one.format(_NO_LETTER)):
+        return ""
+    return f"no font here has {wide}: save it as .svg, or install a font, as the package fonts-noto-cjk"
 
 
 def _drawn(scene: Scene, ending: str, theme: str) -> _Drawing:
@@ -200,7 +224,7 @@ def _style_text(document: str, scene: Scene) -> str:
 _PAINTERS: dict[str, Callable[[Scene, str], _Drawing]] = {
     ".svg": lambda scene, theme: _Drawing(_svg(scene, theme).encode()),
     ".png": _png,
-    ".pdf": lambda scene, theme: _Drawing(to_pdf(_svg(scene, theme))),
+    ".pdf": _pdf,
     ".dot": lambda scene, _: _Drawing(dot_of(scene).encode()),
 }
 SCENES = (*_PAINTERS,)  # the endings of the formats that a scene can be written in
@@ -300,7 +324,7 @@ def to_pdf(svg: str) -> bytes:
     from fpdf import FPDF
     from fpdf.svg import SVGObject
 
-    logging.getLogger("fpdf.svg").setLevel(logging.ERROR)  # it logs each element that it omits
+    logging.getLogger("fpdf").setLevel(logging.ERROR)  # it logs each element that it omits, and each missing letter
     logging.getLogger("fontTools").setLevel(logging.ERROR)
     plain = _LINKS.sub(r"<\1g>", _TITLES.sub("", svg)).replace('"transparent"', '"none"')
     try:

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -242,6 +243,22 @@ def test_the_legend_is_drawn_in_both_themes_and_needs_no_trace(tmp_path: Path, g
         2,
         "gradviz: a legend cannot be written as .mmd: use one of .svg .png .pdf .dot\n",
     )
+
+
+def test_letters_that_no_font_has_are_told(traced: Traced, gradviz: Run) -> None:
+    def named() -> None:
+        weights = {"\U00030000": torch.ones(2, requires_grad=True)}  # a Chinese one that hardly any font has
+        weights["\U00030000"].sum().backward()
+
+    traced(named).close()
+    for ending, told in ((".png", "no font here has \U00030000: save it as .svg"), (".svg", "")):
+        done = gradviz("graph", "run.gradviz", "-o", f"out{ending}")
+        assert ("no font" in done.stdout + done.stderr) is bool(told)
+        assert told in done.stdout + done.stderr
+    if find_spec("fpdf"):
+        done = gradviz("graph", "run.gradviz", "-o", "out.pdf")
+        assert "a PDF has no letters for \U00030000: .svg and .png have them" in done.stdout
+        assert done.stderr == ""
 
 
 @pytest.mark.slow

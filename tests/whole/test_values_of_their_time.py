@@ -24,8 +24,12 @@ import gradviz.engine
 from gradviz.graph.build import build
 from gradviz.graph.model import LEAF, TENSOR, Graph
 from gradviz.page.views import Shared, view
+from gradviz.pictures.layout import dot_of
+from gradviz.pictures.scene import scene_of
 from gradviz.query import Query
 from gradviz.sources.record import record
+from gradviz.step.plain_stop import describe
+from gradviz.step.state import Session
 from gradviz.tracefile import Snapshot, Trace, open_trace
 from gradviz.words import Words
 from gradviz.words.numbers import SHOWN, nested
@@ -76,9 +80,9 @@ def recorded(t: Any, path: Path, lines: list[str]) -> dict[int, list[Seen]]:
     seen: dict[int, list[Seen]] = defaultdict(list)
     numbers = np.random.default_rng(0)
     with record(path) as recording:
-        known: dict[str, Any] = {"t": t, "seen": []}
-        for i, shape in enumerate(SHAPES):
-            known[f"v{i}"] = t.tensor(numbers.normal(size=shape), dtype=t.float64, requires_grad=i != 2)
+        known: dict[str, Any] = {"t": t, "seen": [], "drawn": [numbers.normal(size=shape) for shape in SHAPES]}
+        for i in range(len(SHAPES)):
+            exec(f"v{i} = t.tensor(drawn[{i}], dtype=t.float64, requires_grad={i != 2})", known)
         for line in ["", *lines]:
             with suppress(RuntimeError, IndexError, ValueError, TypeError, AttributeError, NameError):
                 exec(line, known)
@@ -168,6 +172,66 @@ def check_page(trace: Trace, query: Query, seen: dict[int, list[Seen]]) -> int:
     return checked
 
 
+NUMBER = re.compile(r"-?(?:\d+\.?\d*(?:e[+-]?\d+)?|inf)|nan")
+
+
+def prints(text: str, array: np.ndarray) -> bool | None:
+    """Whether a text has the elements of an array, as far as it has digits; None where it has not all of them."""
+    if "…" in text or "rms" in text or (array.ndim and "[" not in text):
+        return None
+    numbers = [float(one) for one in NUMBER.findall(text)]
+    flat = array.reshape(-1).astype(float)
+    return len(numbers) == len(flat) and np.allclose(numbers, flat, rtol=6e-3, atol=1e-12, equal_nan=True)
+
+
+def check_grad(told: str, moment: Seen, seen: dict[int, list[Seen]]) -> None:
+    """Check the printed `.grad` of a tensor."""
+    grads = [one.array for one in seen[moment.grad] if one.is_after == moment.is_after] if moment.grad else []
+    assert (told.strip() == "None") is not bool(grads), (told, moment)
+    assert all(prints(told, array) is not False for array in grads), (told, grads)
+
+
+def check_dot(graph: Graph, seen: dict[int, list[Seen]]) -> int:
+    """Check the numbers in the text of a picture: the value of a box, and its `.grad`."""
+    checked, text = 0, dot_of(scene_of(graph))
+    for node in graph.nodes.values():
+        label = re.search(rf'\t{node.id} \[label="(.*?)" class=', text)
+        if node.kind not in (LEAF, TENSOR) or node.value is None or node.number not in seen or label is None:
+            continue
+        arrays = [one.array for one in seen[node.number] if one.version == node.value.version]
+        after = [one for one in seen[node.number] if one.is_after >= graph.at]
+        for line in label[1].split("\\n"):
+            told = line.partition("= ")[2]
+            if line.startswith(("[", "scalar")) and told and arrays:
+                verdicts = [prints(told, array) for array in arrays]
+                assert None in verdicts or any(verdicts), (node.id, line, arrays)
+                checked += None not in verdicts
+            elif line.startswith(".grad = ") and after and not node.overwritten:
+                grads = (
+                    [one for one in seen[after[0].grad] if one.is_after == after[0].is_after] if after[0].grad else []
+                )
+                assert (told == "None") is not bool(grads), (node.id, line)
+                assert all(prints(told, one.array) is not False for one in grads), (node.id, line, grads)
+    return checked
+
+
+def check_stepper(trace: Trace, seen: dict[int, list[Seen]]) -> int:
+    """Check the numbers that the stepper prints of the leaves after each statement."""
+    checked, words = 0, Words(trace)
+    for number, moments in seen.items():
+        for moment in moments[-3:]:
+            printed = describe(Session(trace, moment.is_after).stop).partition("  leaves\n")[2]
+            name = re.escape(words.called(number))
+            row = re.findall(rf"^[ ●]*{name}  +leaf  +(.*?)  +\.grad (.*)$", printed, re.MULTILINE)
+            if len(row) != 1:
+                continue
+            value, gradient = row[0]
+            assert prints(value, moment.array) is not False, (name, printed, moment)
+            check_grad(gradient.partition(" → ")[2] or gradient, moment, seen)
+            checked += 1
+    return checked
+
+
 def check(name: str, lines: list[str], path: Path) -> None:
     """Check all views of a program."""
     t = pytest.importorskip("torch") if name == "torch" else gradviz.engine
@@ -182,6 +246,7 @@ def check(name: str, lines: list[str], path: Path) -> None:
         for run in trace.passes:
             check_boxes(build(query, run.number), seen)
         assert check_page(trace, query, seen) > 4
+        assert check_dot(build(query, whole=True), seen) + check_stepper(trace, seen) > 4
 
 
 @pytest.mark.parametrize("name", ENGINES)

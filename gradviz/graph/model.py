@@ -103,11 +103,12 @@ class Node:
     args: str = ""  # an op's non-tensor arguments
     text: str = ""  # the source line
     base: str | None = None  # the name of the tensor whose memory it shares
-    pair: str = ""  # the grad_fn of an op, the AccumulateGrad of a leaf
+    pair: str = ""  # the grad_fn of an op, the AccumulateGrad of a leaf, the tensor that has a `.grad`
     maker: str = ""  # the op that made a grad_fn; it may have made several
     root: bool = False  # a root of the pass
     retained: bool = False  # a non-leaf whose gradient was retained
     has_grad: bool = False
+    is_grad: bool = False  # a tensor that is the `.grad` of another
     spared: bool = False  # a leaf whose gradient the shown pass was not asked for
     ran: bool = False  # a grad_fn that received a gradient in the shown pass
     accumulated: bool = False  # an AccumulateGrad that set its leaf's .grad in the shown pass

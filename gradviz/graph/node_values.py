@@ -82,16 +82,21 @@ def _pushed(query: Query, tensor: int, at: int) -> tuple[tuple[np.ndarray, Snaps
 
 
 def name_gradients(graph: Graph, query: Query) -> None:
-    """Name the gradients and tangents that tensors hold, if they have no name of their own."""
+    """Name the gradients and tangents that tensors hold, if they have no name of their own: `w.grad`. What is drawn of
+    a `.grad` stands beside its tensor."""
     versions: dict[int, list[Node]] = {}
     for node in graph.nodes.values():
         if node.kind in (m.LEAF, m.TENSOR):
             versions.setdefault(node.number, []).append(node)
-    for of in (query.tensors.grad, query.tensors.tangent):
+    for of, ending in ((query.tensors.grad, ".grad"), (query.tensors.tangent, "")):
         for tensor in sorted(versions):
-            for part in versions.get(of(tensor, graph.at), ()):
+            held, holder = versions.get(of(tensor, graph.at), ()), versions[tensor][0]
+            for part in held:
+                part.is_grad = bool(ending)
                 if not part.name:
-                    part.name = part.called
+                    part.name = part.called = f"{holder.called}{ending}" if ending else part.called
+            if held and ending and not held[0].requires_grad:
+                held[0].pair = holder.id
 
 
 def _fill_flows(

@@ -16,7 +16,8 @@ import pytest
 import gradviz.engine as torch
 from gradviz.engine.autograd import forward_ad
 from gradviz.graph.build import GraphError, build
-from gradviz.graph.model import Graph, Node, no_collection, to_json
+from gradviz.graph.model import MUTATION, Graph, Node, no_collection, to_json
+from gradviz.pictures.node_text import facts
 from gradviz.sources.record import record
 from gradviz.tracefile import Trace, open_trace
 
@@ -594,3 +595,24 @@ def test_what_is_made_without_the_collector_counts_as_old_and_what_was_frozen_st
         assert gc.get_freeze_count() == frozen
     finally:
         gc.unfreeze()
+
+
+def test_the_gradient_of_a_leaf_stands_beside_it_in_the_whole_run(traced: Traced) -> None:
+    def twice() -> None:
+        a = torch.tensor([2.0, 2.0], requires_grad=True)
+        y = (a * 2.5).sum()
+        y.backward(retain_graph=True)
+        y.backward(retain_graph=True)
+        a.grad.zero_()
+        y.backward()
+        a.grad.mul_(2)
+
+    with traced(twice) as trace:
+        graph = build(trace, whole=True)
+    (leaf,) = [node for node in graph.nodes.values() if node.name == "a"]
+    first, *later = [node for node in graph.nodes.values() if node.name == "a.grad"]
+    assert first.pair == leaf.id
+    assert [facts(node) for node in (first, *later)] == ["gradient"] * 3
+    assert [(node.version, node.value.array.tolist()) for node in later] == [(2, [0, 0]), (4, [5, 5])]
+    writes = [edge.label for edge in graph.edges if edge.kind == MUTATION]
+    assert writes == ["accumulated, zero_", "accumulated, mul_"]

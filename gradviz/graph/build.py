@@ -106,7 +106,9 @@ class Edges:
         if state.since != FIRST:
             before = tensors.before(state.tensor, state.since)
             how = tensors.writer(state.since)
-            if self._accumulates_between(before, state):
+            added = tensors.grads.events[tensors.grads.values == state.tensor]
+            between = int(((added > before.since) & (added < state.since)).sum())
+            if between > (before.since == FIRST):  # passes added to a `.grad`, after the one that made it
                 how = f"accumulated, {how}"
             return [Edge(ids.tensor(before), ids.tensor(state), m.MUTATION, label=how)]
         base = tensors.base(state)
@@ -117,14 +119,6 @@ class Edges:
         if isinstance(made, TensorMade) and tensors.requires_grad(base.tensor, made.index):
             cut = made.how
         return [Edge(ids.tensor(base), ids.tensor(state), m.VIEW, cut=cut)]
-
-
-    def _accumulates_between(self, before: State, after: State) -> bool:
-        """Whether passes added to a `.grad` between two writes that are drawn: no op did that."""
-        grads = self.query.tensors.grads
-        events = grads.events[grads.values == after.tensor]
-        between = int(((events > before.since) & (events < after.since)).sum())
-        return between > (before.since == FIRST)  # the first one made it
 
 
 # The pass that a picture shows if nobody has chosen one.

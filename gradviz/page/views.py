@@ -346,7 +346,11 @@ class Trees:
             self._known[structure] = [*graph.nodes], {"each": _of_steps(graph), "rolled": _of_places(graph)}
         nodes, trees = self._known[structure]
         now = dict(zip(nodes, graph.nodes, strict=True))
-        return {name: _renamed(tree, now) for name, tree in trees.items()}
+        renamed: dict[str, Any] = {}
+        for name, tree in trees.items():
+            groups = [{**group, "members": [now[one] for one in group["members"]]} for group in tree["groups"]]
+            renamed[name] = {"groups": groups, "closed": tree["closed"]}
+        return renamed
 
 
 def _structure(graph: Graph) -> Hashable:
@@ -370,14 +374,6 @@ def _ranks(values: list[Any]) -> list[int]:
     """The rank of each value among the distinct values."""
     rank = {value: number for number, value in enumerate(sorted(set(values)))}
     return [rank[value] for value in values]
-
-
-def _renamed(tree: dict[str, Any], now: dict[str, str]) -> dict[str, Any]:
-    """Groups with their members replaced."""
-    return {
-        "groups": [{**group, "members": [now[name] for name in group["members"]]} for group in tree["groups"]],
-        "closed": tree["closed"],
-    }
 
 
 def _of_steps(graph: Graph) -> dict[str, Any]:

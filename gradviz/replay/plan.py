@@ -310,8 +310,6 @@ _LONGEST = 200  # characters of the arguments of a call
 _NUMBERS = {"inf": float("inf"), "nan": float("nan")}
 # A number that stands for an input, which gradviz's engine writes behind arguments with names: `groups=1, 0.0`.
 _NUMBER_BEHIND = re.compile(r"^(.*\w=.*), (-?[0-9.e+-]+)$")
-# Tables that gradviz's engine makes of the other arguments of a pooling: `rows=float64 [2, 4]`.
-_TABLES = re.compile(r", (?:rows|columns|indices)=\w+ \[[0-9, ]*\]")
 TAKES = ("getitem", "index")
 _OF_LISTS = frozenset("cat concat concatenate stack hstack vstack dstack column_stack row_stack".split())
 _METHODS = {"rdiv": "rtruediv"}  # by the name of an op
@@ -380,7 +378,7 @@ def written_arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
             raise ValueError("no index")
         parts = taken.slice.elts if isinstance(taken.slice, ast.Tuple) else [taken.slice]
         return [], {"index": [_part(part) for part in parts]}
-    written = _NUMBER_BEHIND.sub(r"\2, \1", _TABLES.sub("", text))
+    written = _NUMBER_BEHIND.sub(r"\2, \1", text)
     call = ast.parse(f"f({written})", mode="eval").body
     if not isinstance(call, ast.Call):
         raise ValueError("no arguments")

@@ -71,7 +71,11 @@ def _take_away(file: TraceFile) -> None:
 
 def _write_tables(cursor: sqlite3.Cursor, trace: Trace) -> None:
     """Write the tables with one row for each thing: forms, rules, places, passes, names, errors."""
-    _insert(cursor, "forms", _forms(trace))
+    forms = [
+        (number, json.dumps(form.shape), whitelist.dtype(form.dtype), whitelist.device(form.device))
+        for number, form in trace.forms.items()
+    ]
+    _insert(cursor, "forms", forms)
     _insert(cursor, "rules", _rules(trace))
     frames = trace._frames.values()
     _insert(cursor, "sites", [frame.row(whitelist.path, whitelist.name) for frame in frames])
@@ -95,13 +99,6 @@ def _write_tables(cursor: sqlite3.Cursor, trace: Trace) -> None:
 def _insert(cursor: sqlite3.Cursor, table: str, rows: Sequence[Sequence[Any]]) -> None:
     if rows:
         cursor.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(rows[0]))})", rows)
-
-
-def _forms(trace: Trace) -> list[tuple[Any, ...]]:
-    return [
-        (number, json.dumps(form.shape), whitelist.dtype(form.dtype), whitelist.device(form.device))
-        for number, form in trace.forms.items()
-    ]
 
 
 def _rules(trace: Trace) -> list[tuple[Any, ...]]:

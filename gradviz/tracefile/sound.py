@@ -195,8 +195,9 @@ def check_rows(rows: np.ndarray, kinds: np.ndarray, known: Known, first: int = 0
     if not (known.sites.are_all or known.sites.include(numbers[:, _SITE])):
         raise ValueError("an event is at a place that is not in the trace")
     for how, there in known.stored.items():
-        if not there.are_all:
-            _check_named(how, there, numbers, kinds)
+        columns = [] if there.are_all else _NAMING[how]  # where bounds cannot tell: its numbers have gaps
+        if not all(there.include(numbers[kinds == kind, column]) for kind, column in columns):
+            raise ValueError(f"an event names a {how} that is not in the trace")
     for kind, head, width in _WIDE:
         if np.any((numbers[kinds == kind, _LINKS] - head) % width):
             raise ValueError("an event has links to spare")
@@ -216,13 +217,6 @@ def _bounds(known: Known) -> np.ndarray:
         kinds, columns = np.array(_NAMING[how]).T
         most[kinds, columns] = there.highest
     return most
-
-
-def _check_named(how: str, there: Numbers, numbers: np.ndarray, kinds: np.ndarray) -> None:
-    """Check that events name only what is there, where bounds cannot: its numbers have gaps."""
-    for kind, column in _NAMING[how]:
-        if not there.include(numbers[kinds == kind, column]):
-            raise ValueError(f"an event names a {how} that is not in the trace")
 
 
 def _check_earlier(distances: np.ndarray, places: np.ndarray, kinds: np.ndarray, first: int) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 
 from gradviz.errors import GradvizError
-from gradviz.events.kinds import Accumulated, Produced, Received, TangentPushed
+from gradviz.events.kinds import Accumulated, Kind, Produced, Received, TangentPushed
 from gradviz.query.chain_step import pushed_through, pushes
 from gradviz.query.moment import Modes, Pair, Sweep
 from gradviz.tracefile import Snapshot
@@ -157,7 +157,7 @@ def beside(stop: Stop) -> tuple[str, str] | None:
     """At a tangent, the gradient of the same place in reverse mode; at a gradient, the tangent of the same place.
     Returns the name of the mode and a text, or None if the trace does not have both modes."""
     here = _tensors_at(stop)
-    if not here or not stop.words.has_tangents:
+    if not here or not len(stop.words.trace.table(Kind.TANGENT)):
         return None
     modes = stop.query.modes
     if isinstance(stop.event, TangentPushed):

@@ -83,11 +83,6 @@ class Words:
         return ", ".join(head) + self.say(" and ") + last if head else last
 
     @cached_property
-    def has_tangents(self) -> bool:
-        """Whether the trace has forward-mode differentiation."""
-        return bool(len(self.trace.table(Kind.TANGENT)))
-
-    @cached_property
     def ops(self) -> frozenset[str]:
         """The names of the ops that ran."""
         numbers = distinct(self.trace.table(Kind.OP)["op"])

@@ -96,8 +96,7 @@ def _finish(path: Path, debugger: Debugger, outcome: Outcome, checks: CheckSetti
     if debugger.trouble:
         say(f"gradviz: {debugger.trouble}")
     status = outcome.status or (2 if debugger.trouble else 0)
-    others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
-    if _quits(debugger) and not all(thread.daemon for thread in others):
+    if _quits(debugger) and _others_run():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)  # otherwise the interpreter would wait for the other threads
@@ -106,3 +105,7 @@ def _finish(path: Path, debugger: Debugger, outcome: Outcome, checks: CheckSetti
 
 def _quits(debugger: Debugger) -> bool:
     return debugger.pauses is not None and debugger.pauses.quitting
+
+
+def _others_run() -> bool:
+    return any(not thread.daemon and thread is not threading.current_thread() for thread in threading.enumerate())

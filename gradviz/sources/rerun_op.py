@@ -33,7 +33,8 @@ def forward_of(op: OpRan, number: int, alone: bool) -> Forward:
 
     if isinstance(node, FunctionNode):
         return _of_function(node, arguments)
-    if not alone or not hasattr(node, "op") or (len(node.op.inputs) != len(op.inputs) and not node.op.variadic):
+    operands = len(op.inputs) - len(getattr(node, "read", ()))  # what the op reads beside them is among its arguments
+    if not alone or not hasattr(node, "op") or (len(node.op.inputs) != operands and not node.op.variadic):
         raise LookupError(f"this node cannot be checked: {op.op} made it as one of several steps")
     constants = _constants(node, op)
     args = getattr(node, "args", ())
@@ -41,7 +42,7 @@ def forward_of(op: OpRan, number: int, alone: bool) -> Forward:
         raise LookupError("this node cannot be checked: an argument of its op was not kept")
 
     def forward(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        inputs = arguments(arrays, constants)
+        inputs = arguments(arrays, constants)[:operands]
         others = _of_these(node.op, inputs, args)
         result = node.op.forward(inputs, *others) if node.op.variadic else node.op.forward(*inputs, *others)
         return [np.asarray(part) for part in (result if node.op.outputs > 1 else [result])]

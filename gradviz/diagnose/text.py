@@ -135,8 +135,10 @@ def _finding(finding: Finding, position: int, trace: Trace, width: int, on: str 
         yield _indented(Text.assemble(("gives ", "dim"), clean(finding.replayed)))
     if finding.events:
         yield _indented(Text.assemble(("see   ", "dim"), _events(finding, trace)))
-    for line in _consequences(finding):
-        yield _indented(line)
+    for follows in finding.consequences:
+        place = f" (line {follows.line})" if follows.line and follows.line != finding.line else ""
+        told = f"{place}: {clean(follows.message)}"
+        yield _indented(Text.assemble(("because of this  ", "dim"), (follows.rule, "dim bold"), told))
 
 
 def diff_text(patch: Patch) -> Text:
@@ -158,14 +160,6 @@ def _events(finding: Finding, trace: Trace) -> str:
     name = clean(as_argument(trace.path))
     also = f"  (also {', '.join(map(str, others))})" if others else ""
     return f"gradviz step {name} --at {first}{also}"
-
-
-def _consequences(finding: Finding) -> Iterator[Text]:
-    for follows in finding.consequences:
-        place = f" (line {follows.line})" if follows.line and follows.line != finding.line else ""
-        yield Text.assemble(
-            ("because of this  ", "dim"), (follows.rule, "dim bold"), f"{place}: {clean(follows.message)}"
-        )
 
 
 def _coverage(report: Report, names_all: bool, nothing: str) -> Iterator[Text]:

@@ -77,16 +77,11 @@ def _loops(code: CodeType, parts: Collection[str]) -> bool:
     """Whether code may jump back, other than in a loop over one of these attributes."""
     steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "PRECALL", "NOT_TAKEN")]
     loops = [at for at, step in enumerate(steps) if step.opname == "FOR_ITER"]
-    over = {steps[at].offset for at in loops if _is_over(steps[max(at - 3, 0) : at], parts)}
+    # over one of the attributes: the three steps before load it, directly or through `enumerate`
+    loads = [step.opname == "LOAD_ATTR" and step.argval in parts for step in steps]
+    over = {steps[at].offset for at in loops if steps[at - 1].opname == "GET_ITER" and any(loads[max(at - 3, 0) : at])}
     back = {step.argval for step in steps if "JUMP_BACKWARD" in step.opname}
     return not back <= over
-
-
-def _is_over(before: Sequence[dis.Instruction], parts: Collection[str]) -> bool:
-    """Whether the three instructions before a loop load one of these attributes, directly or through `enumerate`."""
-    return before[-1].opname == "GET_ITER" and any(
-        step.opname == "LOAD_ATTR" and step.argval in parts for step in before
-    )
 
 
 # Parts of the names of the nodes that take a layer's parameters. A node with any other name is not the layer's own.

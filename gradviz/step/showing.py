@@ -347,7 +347,10 @@ def print_(session: Session, argument: str) -> None:
             kept = "its elements lie on several ranks, and are not kept"
         session.page = [f"{about} {value(snapshot)}", f"  {session.say(kept)}"]
         return
-    array = snapshot.array if index is None else _picked(snapshot.array, index, argument)
+    try:
+        array = snapshot.array if index is None else np.asarray(snapshot.array[index])
+    except IndexError as error:
+        raise CommandError(f"{clean(argument)}: {error}") from None
     where = "" if index is None else f" of {shape(snapshot)}"
     if array.size > _MOST or page is not None:
         _show_page(session, argument, array, 1 if page is None else int(page["number"]), where)
@@ -415,13 +418,6 @@ def _index(text: str) -> tuple[Any, ...]:
             raise CommandError("the step of a slice is not 0")
         parts.append(slice(*numbers))
     return tuple(parts)
-
-
-def _picked(array: np.ndarray, index: tuple[Any, ...], argument: str) -> np.ndarray:
-    try:
-        return np.asarray(array[index])
-    except IndexError as error:
-        raise CommandError(f"{clean(argument)}: {error}") from None
 
 
 SHOWN = 20  # steps of a path

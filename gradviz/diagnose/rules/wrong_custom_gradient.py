@@ -45,11 +45,6 @@ _FIX = (
 )
 
 
-def _left_out(case: Case) -> Iterator[tuple[str, str]]:
-    """The Functions that could not be compared, and why."""
-    yield from dict.fromkeys((event.function, event.why_not) for event in _compared(case) if event.why_not)
-
-
 def _compared(case: Case) -> Iterator[FunctionCompared]:
     table = case.trace.table(Kind.COMPARED)
     return (table.object(event) for event in table.events.tolist())
@@ -62,7 +57,7 @@ def _compared(case: Case) -> Iterator[FunctionCompared]:
     needs=(Need.COMPARED, Need.DETAILS, Need.PASS),
     opt_in=True,
     asked_for_it=lambda case: bool(case.trace.meta.get("check_functions")),
-    left_out=_left_out,
+    left_out=lambda case: iter({(event.function, event.why_not): None for event in _compared(case) if event.why_not}),
     at_once=True,
 )
 def wrong_custom_gradient(case: Case) -> Iterator[Found]:

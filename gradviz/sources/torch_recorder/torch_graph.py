@@ -16,7 +16,6 @@ from gradviz.sources.pass_at_hand import named_if_freed
 from gradviz.sources.torch_recorder import tensor_values
 from gradviz.sources.torch_recorder.backward import Pass
 from gradviz.sources.torch_recorder.forward import Forward
-from gradviz.sources.torch_recorder.identity import Identity
 from gradviz.sources.torch_recorder.known_things import NodeRecord, Numbered, grad_fn_of
 from gradviz.sources.torch_recorder.live_passes import Ops
 from gradviz.sources.torch_recorder.recording import TorchRecorder
@@ -31,7 +30,11 @@ def tell_pass(roots: Sequence[torch.Tensor], nodes: Sequence[Any], source: Sourc
         retaining = _retaining(nodes)
         grads = [(tensor, tensor.grad) for tensor in retaining]
         starts = [torch.ones_like(root) for root in roots]
-        _note_hooks(source.identity)
+        # of tensors with hooks of the program, the sum of gradients is emitted before hooks change it
+        for known in list(source.identity.known.values()):
+            hooked: Any = known()
+            if hooked is not None and hooked.requires_grad and hooked._backward_hooks:
+                source.identity.hooked[id(hooked)] = known
     current = Pass(source, "grad", roots, starts, ends, True, False)
     try:
         current.begin()
@@ -40,7 +43,8 @@ def tell_pass(roots: Sequence[torch.Tensor], nodes: Sequence[Any], source: Sourc
     finally:
         current.end()
         with torch._C.DisableTorchFunction():
-            _put_back(grads)
+            for tensor, grad in grads:
+                tensor.grad = grad
 
 
 def _ends(nodes: Sequence[Any]) -> list[GradientEdge]:
@@ -61,19 +65,6 @@ def _retaining(nodes: Sequence[Any]) -> list[torch.Tensor]:
     made_by = set(nodes)
     tensors = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)]
     return [one for one in tensors if one.requires_grad and one.retains_grad and grad_fn_of(one) in made_by]
-
-
-def _note_hooks(identity: Identity) -> None:
-    """Note the tensors with hooks of the program, so that the sum of gradients is emitted before hooks change it."""
-    for known in list(identity.known.values()):
-        tensor: Any = known()
-        if tensor is not None and tensor.requires_grad and tensor._backward_hooks:
-            identity.hooked[id(tensor)] = known
-
-
-def _put_back(grads: Sequence[tuple[torch.Tensor, Any]]) -> None:
-    for tensor, grad in grads:
-        tensor.grad = grad
 
 
 def tell_graph(

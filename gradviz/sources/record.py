@@ -313,7 +313,8 @@ class record:
         last, about = error or self.error, {}
         with suppress(Exception):  # whatever a frame holds, the program's own exception goes on
             used = operands(last, self.recorder.sites) if isinstance(last, Exception) else []
-            about = {"operands": ", ".join(one.told(self.values != "none") for one in used)} if used else {}
+            with self.quiet():
+                about = {"operands": ", ".join(one.told(self.values != "none") for one in used)} if used else {}
             if used and self.attachment is not None and self.attachment.recorder is not None:
                 self.attachment.recorder.resting.raised(used)
         numbers = numbers_now(self.engine, self.attachment)

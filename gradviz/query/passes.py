@@ -1,5 +1,6 @@
 """The backward passes: their events, roots and nesting, and the gradients that moved from node to node in one pass."""
 
+import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -200,9 +201,10 @@ def left_out(trace: Trace, number: int) -> str:
 
 
 def recording(trace: Trace, options: str) -> str:
-    """The command that records the program of a trace with other options, as far as it is known."""
-    program = trace.meta.get("program", "SCRIPT")
-    return f"gradviz trace {options} {program if program.isprintable() else 'SCRIPT'}"
+    """The command that records the program of a trace with other options; what is no plain path or module is SCRIPT."""
+    program = trace.meta.get("program", "")
+    is_plain = re.fullmatch(r'(-m )?([\w@%+=:,./\\-]+|"[^"$`!\\]*")( ARGUMENTS)?', program)
+    return f"gradviz trace {options} {program if is_plain and program.isprintable() else 'SCRIPT'}"
 
 
 @dataclass(frozen=True, slots=True)

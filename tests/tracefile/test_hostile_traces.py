@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from gradviz.cli.main import main
 from gradviz.events.event_layout import ROW
 from gradviz.events.kinds import Kind
 from gradviz.explain.origin import NoAnswer, why
+from gradviz.query.passes import recording as command_that_records
 from gradviz.query.sorted_tables import Nesting
 from gradviz.sources.record import record
 from gradviz.tracefile import Recorder, Trace, TraceError, open_trace
@@ -518,3 +520,12 @@ def test_why_does_without_the_root_of_a_pass(trace: Path) -> None:
     links[at - 1] = 0
     change(trace, "UPDATE links SET data = ? WHERE chunk = ?", values=(as_is(links.tobytes()), chunk))
     assert why(trace, "x").roots == ""
+
+
+@pytest.mark.parametrize("program", ["train.py; echo", "$(echo x).py", 'a".py', "train.py\nmore", "-m pack OTHERS", ""])
+def test_a_command_that_is_to_be_typed_holds_no_text_of_a_stranger(program: str) -> None:
+    known = SimpleNamespace(meta={"program": program})
+    assert command_that_records(known, "--passes 4") == "gradviz trace --passes 4 SCRIPT"
+    for plain in ("train.py", "-m pack.age", '"my train.py" ARGUMENTS'):
+        known = SimpleNamespace(meta={"program": plain})
+        assert command_that_records(known, "--passes 4") == f"gradviz trace --passes 4 {plain}"

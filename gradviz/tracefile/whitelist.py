@@ -174,10 +174,6 @@ def _version(text: str) -> str:
     return match[0] if match is not None else GONE
 
 
-def _number(text: str) -> str:
-    return text if re.fullmatch(r"[0-9]{1,10}", text) else ""
-
-
 def _ending(text: str) -> str:
     if text in ("ok", "error", "") or re.fullmatch(r"exit -?[0-9]{1,10}", text):
         return text
@@ -198,7 +194,10 @@ _META: dict[str, Callable[[str], str]] = {
     **dict.fromkeys(("gradviz", "python", "numpy", "torch"), _version),
     **dict.fromkeys(("script", "error_file"), path),
     **dict.fromkeys(("scope", "error_type"), name),
-    **dict.fromkeys(("last", "rank", "world", "error_line", "left_out"), _number),
+    **dict.fromkeys(
+        ("last", "rank", "world", "error_line", "left_out"),
+        lambda text: text if re.fullmatch(r"[0-9]{1,10}", text) else "",
+    ),
     **dict.fromkeys(("check_functions", "profile", "histograms", "no_source", "children"), lambda text: "1"),
 }
 

@@ -194,3 +194,17 @@ def test_a_variable_that_is_read_before_it_gets_another_value_is_not_replaced(tm
     message, cure = told(text, tmp_path)["off-loss-path"]
     assert message.endswith("reaches no root")
     assert cure == "use loss in the loss, or do not compute it"
+
+
+def test_a_copied_model_is_called_by_the_attribute_that_has_it_and_not_by_its_class(tmp_path: Path) -> None:
+    text = (
+        "import copy\nimport torch\n"
+        "class Velocity(torch.nn.Linear):\n    pass\n"
+        "class State:\n    def __init__(self, net):\n        self.net = net\n"
+        "        self.opt = torch.optim.Adam(net.parameters(), lr=0.01)\n"
+        "state = State(Velocity(3, 1))\nstate.net = copy.deepcopy(state.net)\n"
+        "for i in range(4):\n    cost = state.net(torch.randn(5, 3)).pow(2).mean()\n"
+        "    state.opt.zero_grad()\n    cost.backward()\n    state.opt.step()\n"
+    )
+    _, cure = told(text, tmp_path)["stale-optimizer"]
+    assert cure.endswith("torch.optim.Adam(state.net.parameters(), lr=0.01)")

@@ -68,7 +68,7 @@ def broadcast_surprise(case: Case) -> Iterator[Found]:
             found.setdefault(frozenset(sources) & case.training.trained or op.site, []).append((op, sides))
     for alike in found.values():  # first one of the training
         op, sides = min(alike, key=lambda one: not case.query.nodes.of_op(one[0].index))
-        a, b = (f"{case.words.called(tensor)} {_shown(case, tensor)}" for tensor in sides)
+        a, b = (f"{case.words.called(tensor)} {tuple(case.shape(tensor))}" for tensor in sides)
         yield Found(
             f"{a} and {b} are broadcast against each other: every prediction is compared with every target",
             _cure(case, op, sides),
@@ -178,7 +178,3 @@ def _grows(shapes: list[tuple[int, ...]]) -> bool:
     except ValueError:
         return False
     return all(np.prod(together) > np.prod(shape) for shape in shapes)
-
-
-def _shown(case: Case, tensor: int) -> str:
-    return f"({', '.join(map(str, case.shape(tensor)))}{',' * (len(case.shape(tensor)) == 1)})"

@@ -26,14 +26,17 @@ Not reported: an optimizer that waits for its turn, or whose parameters are froz
 same parameters, each with passes of its own; an optimizer that steps inside of another.
 """
 
+import ast
 from collections.abc import Iterator
 
 import numpy as np
 
 from gradviz.diagnose.rule import ERROR, WARNING, Case, Edit, Fix, Found, Kind, Need, Rule, Spot
+from gradviz.query.functions_of_source import nodes_of
 from gradviz.query.ledger import Ledger
 from gradviz.query.missing_gradients import PARAMETER, Lack, Lacks
 from gradviz.query.pass_owners import PassOwners, call_with_first, optimizer_name
+from gradviz.query.source_trees import assigned_to, statement_at, trees
 from gradviz.query.training import ACCUMULATED, STEPPED
 from gradviz.sets import contained, distinct, without
 
@@ -74,12 +77,13 @@ def stale_optimizer(case: Case) -> Iterator[Found]:
     name = case.training.optimizer_class(optimizer)
     # than the optimizer: nothing was replaced
     is_older = made is not None and made < holding < case.trace.count
+    site = 0 if made is None or is_older else _replacing(case, made)
     yield Found(
         f"the optimizer that steps at {case.at(step)} {lacks}; {case.called(leaves)} "
         f"get{'s' * (len(leaves) == 1)} gradients and {'is' if len(leaves) == 1 else 'are'} in no optimizer",
-        _made_anew(case, holding, name, leaves, _CURE * (not is_older)),
+        _made_anew(case, holding, name, leaves, site, _CURE * (not is_older)),
         (step,) if made is None else (holding, step) if is_older else (made, step),
-        site=0 if made is None or is_older else _replacing(case, made),
+        site=site,
         tensors=(*leaves, *unfed, *(case.training.held_by(optimizer) if len(idle) else ())),
     )
 
@@ -114,13 +118,17 @@ def _stepped_twice(case: Case) -> Iterator[Found]:
         )
 
 
-def _made_anew(case: Case, holding: int, name: str, leaves: list[int], advice: str) -> Fix:
-    """The call that made an optimizer, with the parameters of the model that these leaves belong to."""
+def _made_anew(case: Case, holding: int, name: str, leaves: list[int], site: int, advice: str) -> Fix:
+    """The call that made an optimizer, with the parameters of the model of these leaves, which a site may have made."""
     names = {case.model_of(leaf) for leaf in leaves}
-    given = f"{names.pop() if len(names) == 1 and '' not in names else 'model'}.parameters()"
+    nodes = (node for tree in case.query.of(trees).values() for node in nodes_of(tree))
+    names -= {node.name for node in nodes if isinstance(node, ast.ClassDef)}  # a model without a name of its own
+    made = assigned_to(statement_at(case.query, case.query.places.site(site))) if not names and site else ""
+    model = names.pop() if len(names) == 1 else made
+    given = f"{model or 'model'}.parameters()"
     call = call_with_first(case.query, case.site(holding), given) if holding < case.trace.count else ""
     text = f"{advice}{call or f'{name} of {given}'}"
-    return Fix(text, lambda spot: _made_after(spot, given if call else ""))
+    return Fix(text, lambda spot: _made_after(spot, given if call and model else ""))
 
 
 def _made_after(spot: Spot, given: str) -> list[Edit]:

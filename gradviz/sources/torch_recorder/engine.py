@@ -128,7 +128,9 @@ def _is_pass(source: Source, t_outputs: Any, frame: FrameType | None = None) -> 
             return False
         if source.thread.unseen and _is_compilers(frame or sys._getframe(2)):
             return False
-        return all(map(_has_node, _roots_of(t_outputs)))  # otherwise PyTorch raises the error
+        tensors = [root for root in _roots_of(t_outputs) if isinstance(root, torch.Tensor)]
+        with torch._C.DisableTorchFunction():
+            return all(root.requires_grad for root in tensors)  # otherwise PyTorch raises the error
     except Exception as error:
         source.gave_up(error)
         return False
@@ -143,8 +145,3 @@ def _is_compilers(frame: FrameType) -> bool:
     compiles. The program's own passes are requested by a frame of the program."""
     caller = outside(frame, *_ASKED)
     return caller is not None and is_pytorchs(caller)
-
-
-def _has_node(root: Any) -> bool:
-    with torch._C.DisableTorchFunction():
-        return not isinstance(root, torch.Tensor) or root.requires_grad

@@ -208,3 +208,19 @@ def test_a_copied_model_is_called_by_the_attribute_that_has_it_and_not_by_its_cl
     )
     _, cure = told(text, tmp_path)["stale-optimizer"]
     assert cure.endswith("torch.optim.Adam(state.net.parameters(), lr=0.01)")
+
+
+def test_a_gradient_that_was_copied_before_it_was_cleared_is_not_discarded(tmp_path: Path) -> None:
+    text = (
+        "import torch\ntorch.manual_seed(0)\n"
+        "base, a, b = torch.nn.Linear(4, 8), torch.nn.Linear(8, 1), torch.nn.Linear(8, 1)\n"
+        "opt = torch.optim.SGD([*base.parameters(), *a.parameters(), *b.parameters()], lr=0.05)\n"
+        "for i in range(6):\n    h = torch.tanh(base(torch.randn(16, 4)))\n    kept = []\n"
+        "    for head in (a, b):\n        opt.zero_grad()\n"
+        "        head(h).pow(2).mean().backward(retain_graph=True)\n"
+        "        kept.append([p.grad.clone() for p in base.parameters()])\n"
+        "    opt.zero_grad()\n"
+        "    for p, one, other in zip(base.parameters(), *kept):\n        p.grad = one + other\n    opt.step()\n"
+    )
+    message, _ = told(text, tmp_path)["discarded-gradient"]
+    assert "the gradients of pass 1 (a.weight and a.bias) are cleared before any step has used them" in message

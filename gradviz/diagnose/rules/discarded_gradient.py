@@ -74,10 +74,12 @@ def discarded_gradient(case: Case) -> Iterator[Found]:
         # first of a leaf that never gets a gradient that is used
         never = rows[~contained(lives.leaves[rows], lives.leaves[came & ~lost])]
         row = int([*never, *rows][0])
-        cleared = _clearing(case, int(lives.leaves[row]), int(lives.events[row]))
+        cleared = int(_clearings(case, np.array([row]))[0])
         if case.training.is_inside_step(case.site(cleared)):
             continue
-        leaves = tuple(distinct(lives.leaves[rows]).tolist())
+        # what has read a gradient may have kept it
+        is_read = case.query.of(Ledger).are_read(lives.leaves[rows], lives.events[rows], _clearings(case, rows))
+        leaves = tuple(distinct(lives.leaves[rows if is_read.all() else rows[~is_read]]).tolist())
         backward_pass, told = (by_number[numbers[0]], f"the gradients of pass {numbers[0]} ({case.called(leaves)})")
         more = f"; so are those of {len(numbers) - 1:,} other passes" if len(numbers) > 1 else ""
         step = _step_before(case, int(lives.leaves[row]), backward_pass, cleared)
@@ -170,9 +172,7 @@ def _are_used(case: Case, number: int, lost: np.ndarray) -> bool:
     leaf has a gradient of another pass: what has read a gradient has used it."""
     lives, ledger = case.training.lives, case.query.of(Ledger)
     rows = np.flatnonzero(lost & (lives.numbers == number))
-    leaves, events = lives.leaves[rows], lives.events[rows]
-    cleared = [_clearing(case, leaf, came) for leaf, came in zip(leaves.tolist(), events.tolist(), strict=True)]
-    if not ledger.are_used_next(leaves, np.array(cleared, np.int64)).all():
+    if not ledger.are_used_next(lives.leaves[rows], _clearings(case, rows)).all():
         return False
     of_pass = (lives.whats == ACCUMULATED) & (lives.numbers == number)
     ends = np.append(lives.events[1:], 0)[of_pass]  # the event behind each row, if it is of the same leaf
@@ -180,10 +180,10 @@ def _are_used(case: Case, number: int, lost: np.ndarray) -> bool:
     return bool(ledger.are_read(lives.leaves[of_pass], lives.events[of_pass], ends).any())
 
 
-def _clearing(case: Case, leaf: int, event: int) -> int:
-    """The event that clears the gradient of a leaf after an event."""
-    lives = case.training.lives
-    return int(lives.events[(lives.leaves == leaf) & (lives.events > event) & (lives.whats == CLEARED)][0])
+def _clearings(case: Case, rows: np.ndarray) -> np.ndarray:
+    """The events that clear the gradients of these rows of the lives."""
+    cleared = np.flatnonzero(case.training.lives.whats == CLEARED)
+    return np.asarray(case.training.lives.events[cleared[np.searchsorted(cleared, rows)]])
 
 
 def _stepped_later(spot: Spot) -> list[Edit]:

@@ -84,10 +84,11 @@ def _mend(rows: np.ndarray, links: np.ndarray, first: int, moved: np.ndarray, wh
         else:
             rows[COLUMNS[column]][at] = mended
     outside = ~whole[first : first + len(rows)]
-    for kind, column in _pass_columns():
-        at = outside & (kinds == kind) & (rows[COLUMNS[column]] > 0)
-        changed = changed or bool(at.any())
-        rows[COLUMNS[column]][at] = 0
+    for kind, layout in LAYOUTS.items():
+        for name in [name for name, field in zip(COLUMNS, layout.columns, strict=False) if field.name == "in_pass"]:
+            at = outside & (kinds == int(kind)) & (rows[name] > 0)
+            changed = changed or bool(at.any())
+            rows[name][at] = 0
     return changed
 
 
@@ -103,14 +104,6 @@ def _back_fields() -> Iterator[tuple[int, int, bool]]:
             if field.stored.how == "back":
                 yield int(kind), at, True
             at += field.width
-
-
-def _pass_columns() -> Iterator[tuple[int, int]]:
-    """The columns that name the pass in which an event happened."""
-    for kind, layout in LAYOUTS.items():
-        for position, field in enumerate(layout.columns):
-            if field.name == "in_pass":
-                yield int(kind), position
 
 
 def _move_tables(cursor: sqlite3.Cursor, moved: np.ndarray) -> None:

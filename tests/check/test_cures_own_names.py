@@ -224,3 +224,18 @@ def test_a_gradient_that_was_copied_before_it_was_cleared_is_not_discarded(tmp_p
     )
     message, _ = told(text, tmp_path)["discarded-gradient"]
     assert "the gradients of pass 1 (a.weight and a.bias) are cleared before any step has used them" in message
+
+
+def test_a_cure_names_nothing_that_its_line_cannot_see(tmp_path: Path) -> None:
+    text = (
+        "import torch\n"
+        "def switch(nets, flag):\n    for net in nets:\n        for p in net.parameters():\n"
+        "            p.requires_grad = flag\n"
+        "def train():\n    maker, judge = torch.nn.Linear(3, 3), torch.nn.Linear(3, 1)\n"
+        "    opt = torch.optim.SGD(judge.parameters(), lr=0.1)\n    switch([maker, judge], False)\n"
+        "    for i in range(3):\n        opt.zero_grad()\n"
+        "        judge(torch.randn(4, 3)).mean().backward()\n        opt.step()\n"
+        "train()\n"
+    )
+    _, cure = told(text, tmp_path)["frozen-parameter"]
+    assert cure == "requires_grad_(True)  # behind this line, as all that is to be trained"

@@ -14,7 +14,10 @@ FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SI
 def ask(socket: str, arguments: list[str]) -> NoReturn:
     """Have the server start a program, pass signals on to it, and end as it ends."""
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
-    connection.connect(socket)
+    try:
+        connection.connect(socket)
+    except OSError:  # the server has ended
+        os.execv(sys.executable, [sys.executable, *arguments])
     mask = os.umask(0)
     words = [os.getcwd(), str(mask), str(len(arguments)), *arguments]
     parts = [*map(os.fsencode, words), *(b"%b=%b" % item for item in os.environb.items())]

@@ -170,14 +170,16 @@ def set_aside(kept: tuple[str, ...], has_later: bool) -> None:
 
 
 def received(connection: Any) -> tuple[Program, list[int]]:
-    """A request: the program, and its standard streams."""
+    """A request: the program, and its standard streams. Raises OSError if whoever asked has ended meanwhile."""
     import array
     import socket
 
     head, extra, _, _ = connection.recvmsg(4, socket.CMSG_SPACE(12))
     content = b""
-    while len(content) < int.from_bytes(head):
-        content += connection.recv(1 << 16)
+    while part := connection.recv(1 << 16) if len(content) < int.from_bytes(head) else b"":
+        content += part
+    if not extra or len(content) < int.from_bytes(head):
+        raise ConnectionResetError
     folder, mask, count, *words = content.split(b"\0")
     arguments = [os.fsdecode(word) for word in words[: int(count)]]
     environment = dict(word.split(b"=", 1) for word in words[int(count) :])
@@ -220,14 +222,22 @@ def serve(path: str) -> Program:
         if listening not in ready:
             continue
         client, _ = listening.accept()
-        program, streams = received(client)
+        try:
+            program, streams = received(client)
+        except OSError:
+            client.close()
+            continue
         is_here = settings(program.environment) == own and not program.needs_its_own
         process = os.fork() if is_here else 0
         if is_here and not process:
             break
-        client.send(process.to_bytes(4))
         for stream in streams:
             os.close(stream)
+        try:
+            client.send(process.to_bytes(4))
+        except OSError:
+            if is_here:
+                os.kill(process, signal.SIGKILL)
         if is_here:
             running[process] = client
         else:

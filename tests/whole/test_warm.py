@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -53,3 +54,16 @@ def test_a_program_does_what_it_does_under_python(name: str, tmp_path: Path) -> 
 )
 def test_words_are_those_of_python(words: list[str], tmp_path: Path) -> None:
     assert ended([python(), *words], tmp_path) == ended([sys.executable, *words], tmp_path)
+
+
+def test_a_program_runs_where_another_request_was_given_up_or_the_server_has_ended(tmp_path: Path) -> None:
+    client = Path(python(("GRADVIZ_TEST", "given up"), torch=False))
+    environment = {**os.environ, "GRADVIZ_TEST": "given up"}
+    for sent in (b"", b"\0\0\1\0half"):
+        with socket.socket(socket.AF_UNIX) as given_up:
+            given_up.connect(str(client.with_name("socket")))
+            given_up.sendall(sent)
+    for _ in range(2):
+        done = subprocess.run([client, "-c", "print(6 * 7)"], env=environment, capture_output=True, text=True)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "42\n", "")
+        client.with_name("socket").unlink(missing_ok=True)

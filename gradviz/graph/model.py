@@ -108,7 +108,7 @@ class Node:
     root: bool = False  # a root of the pass
     retained: bool = False  # a non-leaf whose gradient was retained
     has_grad: bool = False
-    is_grad: bool = False  # a tensor that is the `.grad` of another
+    grad_of: str = ""  # the name of the tensor whose `.grad` it is
     spared: bool = False  # a leaf whose gradient the shown pass was not asked for
     ran: bool = False  # a grad_fn that received a gradient in the shown pass
     accumulated: bool = False  # an AccumulateGrad that set its leaf's .grad in the shown pass

@@ -82,20 +82,19 @@ def _pushed(query: Query, tensor: int, at: int) -> tuple[tuple[np.ndarray, Snaps
 
 
 def name_gradients(graph: Graph, query: Query) -> None:
-    """Name the gradients and tangents that tensors hold, if they have no name of their own: `w.grad`. What is drawn of
-    a `.grad` stands beside its tensor."""
+    """Name the gradients and tangents that tensors hold, if they have no name of their own. What is drawn of a `.grad`
+    stands beside its tensor."""
     versions: dict[int, list[Node]] = {}
     for node in graph.nodes.values():
         if node.kind in (m.LEAF, m.TENSOR):
             versions.setdefault(node.number, []).append(node)
-    for of, ending in ((query.tensors.grad, ".grad"), (query.tensors.tangent, "")):
+    for of, is_grad in ((query.tensors.grad, True), (query.tensors.tangent, False)):
         for tensor in sorted(versions):
             held, holder = versions.get(of(tensor, graph.at), ()), versions[tensor][0]
             for part in held:
-                part.is_grad = bool(ending)
-                if not part.name:
-                    part.name = part.called = f"{holder.called}{ending}" if ending else part.called
-            if held and ending and not held[0].requires_grad:
+                part.grad_of = holder.called if is_grad else part.grad_of
+                part.name = part.name or part.called
+            if held and is_grad and not held[0].requires_grad:
                 held[0].pair = holder.id
 
 

@@ -133,8 +133,8 @@ def facts(node: Node) -> str:
         parts.append("requires_grad")
     elif node.parameter:
         parts.append("buffer" if node.buffer else "frozen")
-    elif node.is_grad:
-        parts = ["gradient"]
+    elif node.grad_of:
+        parts = [f"{plain(node.grad_of, 30)}.grad"]
     elif node.name is not None or node.op == "earlier":
         parts.append("requires_grad=False")
     if node.root:

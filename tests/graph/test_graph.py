@@ -610,9 +610,9 @@ def test_the_gradient_of_a_leaf_stands_beside_it_in_the_whole_run(traced: Traced
     with traced(twice) as trace:
         graph = build(trace, whole=True)
     (leaf,) = [node for node in graph.nodes.values() if node.name == "a"]
-    first, *later = [node for node in graph.nodes.values() if node.name == "a.grad"]
+    first, *later = [node for node in graph.nodes.values() if node.grad_of == "a"]
     assert first.pair == leaf.id
-    assert [facts(node) for node in (first, *later)] == ["gradient"] * 3
+    assert [facts(node) for node in (first, *later)] == ["a.grad"] * 3
     assert [(node.version, node.value.array.tolist()) for node in later] == [(2, [0, 0]), (4, [5, 5])]
     writes = [edge.label for edge in graph.edges if edge.kind == MUTATION]
     assert writes == ["accumulated, zero_", "accumulated, mul_"]

@@ -191,7 +191,7 @@ class Delivery:
 
 def left_out(trace: Trace, number: int) -> str:
     """The sentence about a pass of which, unlike of others, no details were recorded; empty if they were."""
-    known = [one.number for one in trace.passes if one.is_in_detail]
+    known = trace.in_detail
     if number in known or not known:
         return ""
     at = bisect_right(known, number)

@@ -318,7 +318,7 @@ def _redefined(words: Words, plan: Plan, version: str) -> Iterator[str]:
 def _last_of(words: Words, sets: Sequence[str]) -> int | None:
     """The last pass in detail that gave a tensor a gradient of those to be set; None if there is none."""
     table = words.trace.table(Kind.ACCUMULATED)
-    passes = [one.number for one in words.trace.passes if one.is_in_detail]
+    passes = words.trace.in_detail
     for name in (text.partition("=")[0].strip() for text in sets):
         for typed in (name, (element_of(name) or ("",))[0]):
             with suppress(UnknownName):

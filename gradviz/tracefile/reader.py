@@ -246,6 +246,11 @@ class Trace(Tables):
         assert self.events is not None  # reading the events checks the passes
         return self._with_late(self._pass_table.all)
 
+    @property
+    def in_detail(self) -> list[int]:
+        """The numbers of the passes that were recorded in detail, also of those that a part has not read."""
+        return [one.number for one in self._pass_table.all if one.is_in_detail]
+
     @cached_property
     def _pass_table(self) -> PassTable:
         return PassTable(self.path, self._rows, self.count, self.chunks.events)

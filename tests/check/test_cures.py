@@ -101,7 +101,7 @@ for step in range(4):
     ),
     "a state that has another maker": (
         training_that_keeps("kept = {key: value.detach() for key, value in net.named_parameters()}"),
-        "keep a deep copy of it: copy.deepcopy(model.state_dict())",
+        "value.detach().clone()",
     ),
     "a rounding of what has no name": (
         """

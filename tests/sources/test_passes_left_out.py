@@ -166,7 +166,7 @@ def test_a_step_behind_passes_without_values_is_not_at_fault(tmp_path: Path) -> 
     said = checked(tmp_path, "numpy", "every:50", 100, 70)
     assert "lr-too-large" not in said
     assert "NaN is seen first in w, and passes 51-99 were not recorded in detail" in said
-    assert "gradviz trace --passes 51-99: the line is named then" in said
+    assert "gradviz trace --passes 51-99 train.py: the line is named then" in said
 
 
 BY_HAND = """

@@ -423,7 +423,7 @@ def test_a_nan_that_no_norm_has_shown_is_told_with_the_passes_that_show_it(tmp_p
     recorded(tmp_path, program).close()
     (found,) = gradviz.check(tmp_path / "run.gradviz").at_least("error")
     assert "NaN is seen first in net.bias, and pass 202 was not recorded in detail" in found.message
-    assert "gradviz trace --passes 202:" in found.fix
+    assert "gradviz trace --passes 202 SCRIPT:" in found.fix
     recorded(tmp_path, program, passes="202").close()
     (found,) = gradviz.check(tmp_path / "run.gradviz").at_least("error")
     assert found.rule == "hook-changed-gradient"

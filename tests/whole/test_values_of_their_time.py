@@ -223,7 +223,7 @@ def check_stepper(trace: Trace, seen: dict[int, list[Seen]]) -> int:
             printed = describe(Session(trace, moment.is_after).stop).partition("  leaves\n")[2]
             name = re.escape(words.called(number))
             row = re.findall(rf"^[ ●]*{name}  +leaf  +(.*?)  +\.grad (.*)$", printed, re.MULTILINE)
-            if len(row) != 1:
+            if len(row) != 1 or row[0][1].endswith("…"):  # the line is cut, perhaps before an arrow
                 continue
             value, gradient = row[0]
             assert prints(value, moment.array) is not False, (name, printed, moment)

@@ -1206,7 +1206,9 @@ SCRIPTS = [_TOGETHER, *(odd for odd in _EACH if odd not in _LOOKING)]
 # What looks at how the interpreter itself begins, ends or is called: these need a Python of their own, not a fork.
 OWN_PYTHON = {odd.name for odd in ATEXIT} | {
     "recursion without end", "sys.settrace to the end", "stderr closed", "a zip", "a zip by another name",
-    "compiled code", "torch: anomaly mode tells of a stack",
+    "compiled code", "torch: anomaly mode tells of a stack", "stdout full", "descriptor 1 closed", "all closed", "globals",
+    "the file by another way", "a module", "a module that is interrupted", "a module with a syntax error",
+    "a warning of a level", "the recursion limit",
 }  # fmt: skip
 COUNT = len(_EACH) + len(WITH_TORCH)
 

@@ -103,7 +103,8 @@ def _switching_on(case: Case, event: int, leaves: list[int]) -> Fix:
     call, changed = case.words.expression(case.site(event), 80), case.trace.table(Kind.REQUIRES_GRAD_CHANGED)
     owner, leaf = call.removesuffix(_OFF), case.words.called(leaves[-1])
     if not set(changed["tensor"][changed.sites == case.site(event)].tolist()) <= set(leaves):
-        named = f"{leaf}." if seen_at(case.query, case.site(event), root := re.split(r"[.[]", leaf)[0]) == root else ""
+        root = re.split(r"[.[]", leaf)[0]
+        named = f"{leaf}." if seen_at(case.query, case.site(event), root) == root else ""
         return Fix(f"{named}requires_grad_(True)  # behind this line, as all that is to be trained")
     return Fix(f"{owner if owner != call else leaf}.requires_grad_(True)  # for what is to be trained", _switched_on)
 

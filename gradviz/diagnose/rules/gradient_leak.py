@@ -81,7 +81,7 @@ def _of_attacks(case: Case, rows: np.ndarray) -> Iterator[Found]:
     """The first pass that is for the gradient of an input, which an op reads, and that leaves gradients in leaves
     of an optimizer, to which a pass from another line adds. If both are in one function, both may be meant."""
     lives, by_number = case.training.lives, case.query.passes.by_number
-    inputs = _inputs(case)
+    inputs = _inputs(case) if len(rows) else {}
     leaking: dict[int, list[int]] = {}
     for row in rows[contained(rows + 1, np.flatnonzero(lives.whats == ACCUMULATED))].tolist():
         one, other = lives.numbers[row : row + 2].tolist()

@@ -91,10 +91,13 @@ def _of_groups(case: Case, optimizer: int) -> Iterator[Found]:
     own = (case.training.stepped["optimizer"] == optimizer)[groups.owners]
     counts = distinct(groups.counts[case.training.stepped["optimizer"] == optimizer])
     rates = case.query.of(rates_of_groups)[own].reshape(-1, int(counts[0])) if len(counts) == 1 else np.ones((0, 1))
-    zero, rows = np.flatnonzero((rates == 0).all(axis=0)), case.query.of(Ledger).rows
+    zero = np.flatnonzero((rates == 0).all(axis=0))
+    if len(rates) < _LEAST or not 0 < len(zero) < len(rates[0]):
+        return
+    rows = case.query.of(Ledger).rows
     fed = (rows.optimizers == optimizer) & (rows.norms > 0)
     leaves = without(rows.leaves[fed & (rows.changes == 0)], rows.leaves[fed & (rows.changes != 0)])
-    if len(rates) >= _LEAST and 0 < len(zero) < len(rates[0]) and len(leaves):
+    if len(leaves):
         which = f"group {zero[0] + 1}" if len(zero) == 1 else f"{len(zero)} groups"
         name, called = case.training.optimizer_class(optimizer), case.called(leaves.tolist())
         yield Found(

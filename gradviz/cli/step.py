@@ -59,7 +59,10 @@ def step(traces: tuple[Path, ...], at: int, number: int | None, text: str | None
             fail(
                 f'step needs a terminal; without one, use --commands: gradviz step{names} --commands "next; next; back"'
             )
-        lines = None if text is None else _commands(text, lang)
+        try:
+            lines = None if text is None else commands(text)
+        except CommandError as error:
+            fail(said(lang, error.text, **error.parts))
         group = Group([session_of(trace, at - 1, lang) for trace in recorded])
         if number is not None:
             _go_to_finding(group, recorded, number)
@@ -71,13 +74,6 @@ def step(traces: tuple[Path, ...], at: int, number: int | None, text: str | None
             _side_by_side(group, lines)
         else:
             _one_by_one(group.first, lines)
-
-
-def _commands(text: str, language: str) -> list[str]:
-    try:
-        return commands(text)
-    except CommandError as error:
-        fail(said(language, error.text, **error.parts))
 
 
 def session_of(trace: Trace, at: int, language: str) -> Session:

@@ -175,10 +175,10 @@ def received(connection: Any) -> tuple[Program, list[int]]:
     import socket
 
     head, extra, _, _ = connection.recvmsg(4, socket.CMSG_SPACE(12))
-    content = b""
-    while part := connection.recv(1 << 16) if len(content) < int.from_bytes(head) else b"":
+    content, size = b"", int.from_bytes(head)
+    while len(content) < size and (part := connection.recv(1 << 16)):
         content += part
-    if not extra or len(content) < int.from_bytes(head):
+    if not extra or len(content) < size:
         raise ConnectionResetError
     folder, mask, count, *words = content.split(b"\0")
     arguments = [os.fsdecode(word) for word in words[: int(count)]]

@@ -219,7 +219,7 @@ def _apply_to_one(op: Op, x: Tensor, args: tuple, read: tuple[Tensor, ...], list
     node.rare = None
     node.args = args
     if op.frees_args:
-        node.read = tuple([(tensor, saved_version(tensor)) for tensor in read])
+        node.read = _with_versions(read)
     node.a = edge if edge is not LEAF_EDGE else accumulator(x)
     if op.needs_spec or (op.kind == "elementwise" and _were_converted((x,), array)):
         node.spec = ((x.array.shape, x.array.dtype),)
@@ -271,7 +271,7 @@ def make_node(
     node.rare = None
     node.args = args
     if op.frees_args:
-        node.read = tuple([(tensor, saved_version(tensor)) for tensor in read])
+        node.read = _with_versions(read)
     node.spec = None
     if op.needs_spec or (op.kind == "elementwise" and _were_converted(inputs, outputs[0].array)):
         node.spec = tuple([(tensor.array.shape, tensor.array.dtype) for tensor in inputs])
@@ -309,6 +309,11 @@ def _saved_outputs(op: Op, outputs: Sequence[Tensor]) -> tuple[np.ndarray | None
 def _were_converted(inputs: Sequence[Tensor], out: np.ndarray) -> bool:
     """Whether an input was broadcast to the shape of `out`, or cast to its dtype."""
     return any(tensor.array.shape != out.shape or tensor.array.dtype != out.dtype for tensor in inputs)
+
+
+def _with_versions(read: Sequence[Tensor]) -> tuple[tuple[Tensor, int], ...]:
+    """What an op read beside its operands, as its node saves it."""
+    return tuple([(tensor, saved_version(tensor)) for tensor in read])
 
 
 def saved_inputs(op: Op, inputs: Sequence[Tensor], edges: Sequence[Edge]) -> tuple[Tensor | None, ...]:

@@ -313,14 +313,14 @@ def _besides_of(case: Case, scan: _Scan) -> Iterator[Cut]:
     for meeting in scan.meetings:
         op, cut = case.query.tensors.op(meeting.op), case.trace.event(meeting.cut)
         is_asked = not (isinstance(cut, OpRan) and (not cut.grad_enabled or cut.index in case.downstream.flat))
-        is_linear = _is_linear_to_root(case, op.outputs[0])
-        is_compared = op.op in op_sets.LOSSES | op_sets.DIFFERENCES
-        is_weight = op.op in op_sets.MULTIPLYING | op_sets.DIVIDING and is_linear
+        if meeting.layered or not is_asked or op.op in op_sets.LOSSES | op_sets.DIFFERENCES:
+            continue
+        is_weight = op.op in op_sets.MULTIPLYING | op_sets.DIVIDING and _is_linear_to_root(case, op.outputs[0])
         is_product = op.op in op_sets.MATRIX_PRODUCTS and not meeting.weights | meeting.leaves & meeting.sources
         others = [use.data for use in scan.ways.uses if use.leaves == meeting.weights and use.event != meeting.op]
         is_probe = bool(meeting.weights) and all(one in scan.dead for data in others for one in data)
         is_probe &= meeting.leaves.isdisjoint(meeting.sources)
-        if meeting.layered or not is_asked or is_compared or is_weight or is_product or is_probe:
+        if is_weight or is_product or is_probe:
             continue
         is_sum = op.op in op_sets.ADDING and not meeting.sources.isdisjoint(meeting.live)
         if is_sum or meeting.weights & meeting.leaves:

@@ -207,10 +207,17 @@ class Stop:
     def tabled(self) -> list[int]:
         """The tensors in the table of leaves: leaves that require grad, non-leaves that retain their gradient, and
         leaves made by the program that do not require grad. If several tensors have the same name and site, only the
-        newest."""
+        newest; a `.grad` stands beside its leaf."""
         moment = self.moment
-        frozen = [tensor for tensor in moment.frozen if not self._temporary(tensor)]
+        frozen = [one for one in moment.frozen if not (self._temporary(one) or self._lost_its_name(one))]
         return moment.newest_leaves + moment.newest_retained + frozen
+
+    def _lost_its_name(self, tensor: int) -> bool:
+        """Whether the name of a tensor belongs to a newer one, or is a `.grad`, which another tensor may be by now."""
+        name = self.query.names.of(tensor) or ""
+        newest = self.query.names.tensor_called(name, self.k)
+        born = self.trace.born(newest)
+        return name.endswith(".grad") or (born is not None and tensor < newest and born <= self.k)
 
     def _temporary(self, tensor: int) -> bool:
         """Whether a tensor was made internally, by a backward pass or a module."""

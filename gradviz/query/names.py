@@ -400,7 +400,7 @@ def _without(text: str, cut: list[Span]) -> str:
     return _SEVERAL_CUT.sub(_CUT, written.decode())
 
 
-_TAKEN = re.compile(r"dim=(\d+), index=(-?\d+)")
+_TAKEN = re.compile(r"index=\(?((?::, )*-?\d+)\)?")
 # Modules that return several tensors, not only the last that they computed.
 _SEVERAL = ("MultiheadAttention", "LSTM", "GRU", "RNN", "LSTMCell")
 _RETURNED = "(…)"  # behind the path of a module: its result
@@ -642,10 +642,10 @@ class Labels(Lookup):
     def row_of(self, op: OpRan) -> str:
         """The name of a row that is taken on the way to another row, in one expression: `p[0]` for `p[0, 1]`; else
         empty."""
-        taken = _TAKEN.fullmatch(op.args) if op.op == "select" else None
+        taken = _TAKEN.fullmatch(op.args) if op.op == "getitem" else None
         if taken is None or not op.inputs[0] or not self._is_taken_from(op):
             return ""
-        return f"{self._older(op.inputs[0], op.outputs[0])}[{':, ' * int(taken[1])}{taken[2]}]"
+        return f"{self._older(op.inputs[0], op.outputs[0])}[{taken[1]}]"
 
     def _is_taken_from(self, op: OpRan) -> bool:
         """Whether the next op, in the same expression, takes a row from the result of an op."""
@@ -720,7 +720,7 @@ class Labels(Lookup):
         table, ops = self.trace.table(Kind.TENSOR), self.trace.table(Kind.OP)
         inner = self.trace.named(ops["op"], (text.partition("(")[0],))
         if text.endswith("]"):
-            inner = self.trace.named(ops["op"], ("select",))
+            inner = self.trace.named(ops["op"], ("getitem",))
         if text.endswith(_RETURNED):
             left = self.trace.indices(Kind.SCOPE_LEFT)
             inner = contained(ops.events, np.concatenate([left - 1, left - 2]))

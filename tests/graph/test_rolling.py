@@ -108,7 +108,7 @@ def test_beside_modules_a_box_repeats_neither_its_look_nor_its_neighbour(traced:
     scene = scene_of(rolled_of(Recurrent(), torch.randn(STEPS, 1, 3), traced))
     told = {thing.lines[0][1]: [text for _, text in thing.lines[1:]] for thing in scene.things.values()}
     assert told["h"] == ["[1, 4] = [[0, 0, 0, 0]]"]  # grey says that it requires no grad
-    assert told["select ×10 → [1, 3]"] == []
+    assert told["getitem ×10 → [1, 3]"] == []
     assert told["sum"] == []  # its result has a box of its own
     assert any("leaf · requires_grad=False" in thing.tooltip for thing in scene.things.values())
 

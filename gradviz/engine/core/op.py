@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -173,6 +173,8 @@ def _short(value: Any) -> str:
         return "..."
     if isinstance(value, np.generic):
         return repr(value.item())
+    if isinstance(value, np.dtype):
+        return value.name
     return f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else repr(value)
 
 
@@ -211,6 +213,30 @@ def in_place_form(op: Op) -> Op:
     if op not in _in_place:
         _in_place[op] = replace(with_next_node(op, 3 if op.name == "squeeze" else 1), name=f"{op.name}_")
     return _in_place[op]
+
+
+_called: dict[tuple[Op, str], Op] = {}
+
+
+class Item(Op):
+    """The row of `x[0]` and `x[:, 0]`. Its arguments are those of `select`, shown as the index that one writes."""
+
+    def arguments_text(self, args: tuple) -> str:
+        """The index, with a `:` for each dimension before it."""
+        dim, index = args
+        return f"index=({':, ' * dim}{index})" if dim else f"index={index}"
+
+
+def called(op: Op, name: str, hidden: tuple[str, ...] = ()) -> Op:
+    """The row under the name by which the program calls it (`view` of `reshape`), without the arguments that are not
+    written there."""
+    if op.name == name and not hidden:
+        return op
+    if (op, name) not in _called:
+        settings = {one.name: getattr(op, one.name) for one in fields(op) if one.init}
+        settings |= {"name": name, "internal": (*op.internal, *hidden)}
+        _called[op, name] = (Item if (op.name, name) == ("select", "getitem") else Op)(**settings)
+    return _called[op, name]
 
 
 def with_next_node(op: Op, by: int = 1) -> Op:

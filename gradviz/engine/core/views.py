@@ -18,7 +18,7 @@ from gradviz.engine.core.op import Op
 from gradviz.engine.core.state import state
 from gradviz.engine.core.tensor import LEAF_EDGE, Tensor, TensorRare, counter_of, number_of, tensor_rare
 
-SEVERAL = {"split", "split_with_sizes", "unbind"}
+SEVERAL = {"split", "split_with_sizes", "chunk", "unbind"}
 
 MADE_WITHOUT_GRAD = (
     "Given that this use case is ambiguous and error-prone, it is forbidden. You can clarify your code by moving both "

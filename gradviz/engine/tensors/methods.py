@@ -10,9 +10,12 @@ from gradviz.engine.basics.dtypes import BY_NAME
 from gradviz.engine.basics.keywords import with_pytorchs_names
 from gradviz.engine.basics.memory_format import contiguous_format, lies_in
 from gradviz.engine.basics.missing import TENSOR_LACKS, Lacking
+from gradviz.engine.core.apply import apply
 from gradviz.engine.core.backward import backward_from
+from gradviz.engine.core.op import called
 from gradviz.engine.core.tensor import Tensor
 from gradviz.engine.table import ops
+from gradviz.engine.table.derivatives import TABLE
 from gradviz.engine.table.kernels import strides_of
 from gradviz.engine.tensors import questions
 from gradviz.engine.tensors.creation import legacy_tensor
@@ -31,9 +34,14 @@ def _transposed(name: str) -> Callable:
         if x.array.ndim == 1 or (name == "H" and x.array.ndim > 2):
             what = "matrices (2-D tensors)" if name == "H" else "matrices or batches of matrices"
             raise RuntimeError(f"tensor.{name} is only supported on {what}. Got {x.array.ndim}-D tensor.")
-        return ops.transpose(x, -2, -1)
+        op, args = ops.plan_of_transpose(x, -2, -1)
+        return apply(called(op, name, op.args), (x,), args)
 
     return call
+
+
+def _reversed(x: Tensor) -> Tensor:
+    return apply(called(TABLE["permute"], "T", ("dims",)), (x,), (tuple(reversed(range(x.array.ndim))),))
 
 
 def _size_like(function: Callable) -> Callable:
@@ -219,7 +227,7 @@ METHODS |= {f"{alias}_": in_place[f"{name}_"] for alias, name in _ALIASES.items(
 
 KINDS_THERE_ARE_NOT = "cuda ipu maia meta mkldnn mps mtia nested quantized sparse sparse_csr vulkan xla xpu"
 PROPERTIES: dict[str, Callable] = {
-    "T": lambda x: ops.permute(x, *reversed(range(x.array.ndim))),
+    "T": _reversed,
     "H": _transposed("H"),
     "mH": _transposed("mH"),
     "mT": _transposed("mT"),

@@ -10,12 +10,13 @@ import numpy as np
 from gradviz.engine.basics.dtypes import scalar_type_name
 from gradviz.engine.basics.shape_errors import broadcast_shape
 from gradviz.engine.core.apply import apply
+from gradviz.engine.core.op import called
 from gradviz.engine.core.tensor import Tensor, new_tensor
 from gradviz.engine.table.derivatives import TABLE
 from gradviz.engine.table.kernels import at
 from gradviz.engine.table.kernels.scatter_reduce import REDUCTIONS
 from gradviz.engine.table.ops.reductions import checked_dim
-from gradviz.engine.table.ops.shape import expand, flatten, reshape, unsqueeze
+from gradviz.engine.table.ops.shape import expand, flatten, reshape
 
 OF_A_NUMBER = (
     "invalid index of a 0-dim tensor. Use `tensor.item()` in Python or `tensor.item<T>()` in C++ to convert a 0-dim "
@@ -34,7 +35,7 @@ def getitem(x: Tensor, index: Any) -> Tensor:
         n = x.array.shape[0]
         if not -n <= index < n:
             raise IndexError(f"index {index} is out of bounds for dimension 0 with size {n}")
-        return apply(TABLE["select"], (x,), (0, index % n))
+        return apply(called(TABLE["select"], "getitem"), (x,), (0, index % n))
     parts = index if isinstance(index, tuple) else (index,)
     if not any(isinstance(part, np.ndarray) for part in parts):
         return _sliced(x, _without_ellipsis(parts, x.array.ndim), "index" if type(index) is slice else "alias")
@@ -42,7 +43,7 @@ def getitem(x: Tensor, index: Any) -> Tensor:
         x, parts = _sliced_first(x, parts)
     _check_masks(x, parts)
     try:
-        return apply(TABLE["gather_index"], (x,), (parts,), read)
+        return apply(called(TABLE["gather_index"], "getitem"), (x,), (parts,), read)
     except IndexError as error:
         raise out_of_place(error, x.array.ndim) from None
 
@@ -80,23 +81,23 @@ def _sliced(x: Tensor, parts: Sequence[Any], whole_by: str) -> Tensor:
     for part in parts:
         original += part is not None
         if part is None:
-            x = unsqueeze(x, dim)
+            x = apply(called(TABLE["unsqueeze"], "getitem", ("dim",)), (x,), (dim,))
         elif isinstance(part, slice):
             if (part.step or 1) < 0:
                 raise ValueError("step must be greater than zero. Use torch.flip to turn a dimension around.")
             n = x.array.shape[dim]
             if part.indices(n) != (0, n, 1):
-                x = apply(TABLE["index"], (x,), (at(dim, part),))
+                x = apply(called(TABLE["index"], "getitem"), (x,), (at(dim, part),))
         else:
             n = x.array.shape[dim]
             if not -n <= part < n:
                 raise IndexError(f"index {part} is out of bounds for dimension {original - 1} with size {n}")
-            x = apply(TABLE["select"], (x,), (dim, part % n))
+            x = apply(called(TABLE["select"], "getitem"), (x,), (dim, part % n))
             continue
         dim += 1
     if x is not whole:
         return x
-    return apply(TABLE[whole_by], (x,), (tuple(parts),) if whole_by == "index" else ())
+    return apply(called(TABLE[whole_by], "getitem"), (x,), (tuple(parts),) if whole_by == "index" else ())
 
 
 def _sliced_first(x: Tensor, parts: tuple) -> tuple[Tensor, tuple]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 from gradviz.engine.core.apply import apply
-from gradviz.engine.core.op import with_outputs
+from gradviz.engine.core.op import called, with_outputs
 from gradviz.engine.core.tensor import Tensor
 from gradviz.engine.table.derivatives import TABLE
 from gradviz.engine.table.kernels import at
@@ -44,7 +43,7 @@ def _check_has_dims(name: str, x: Tensor) -> None:
 def split(x: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
     """x split along `dim` into pieces of a given size, or of the given sizes."""
     if isinstance(split_size_or_sections, (tuple, list)):
-        return split_with_sizes(x, split_size_or_sections, dim)
+        return _given_pieces("split", x, split_size_or_sections, dim)
     return _equal_pieces("split", x, split_size_or_sections, dim)
 
 
@@ -53,25 +52,31 @@ def unsafe_split(x: Tensor, split_size_or_sections: int, dim: int = 0) -> tuple[
     return _equal_pieces("unsafe_split", x, split_size_or_sections, dim)
 
 
-def _equal_pieces(key: str, x: Tensor, size: int, dim: int) -> tuple[Tensor, ...]:
+def _equal_pieces(key: str, x: Tensor, size: int, dim: int, name: str = "") -> tuple[Tensor, ...]:
     _check_has_dims("split", x)
     dim = checked_dim(dim, x.array.ndim)
     n = x.array.shape[dim]
     if size == 0 and n:
         raise RuntimeError(f"split_size can only be 0 if dimension size is 0, but got dimension size of {n}")
     parts = tuple(min(size, n - start) for start in range(0, n, size)) if n else (0,)
-    return _pieces(apply(with_outputs(TABLE[key], len(parts)), (x,), (parts, dim)))
+    op = with_outputs(TABLE[key], len(parts))
+    return _pieces(apply(called(op, name, ("sizes",)) if name else op, (x,), (parts, dim)))
 
 
 def split_with_sizes(x: Tensor, split_sizes: Any, dim: int = 0) -> tuple[Tensor, ...]:
     """x split along `dim` into pieces of the given sizes."""
+    return _given_pieces("split_with_sizes", x, split_sizes, dim)
+
+
+def _given_pieces(name: str, x: Tensor, split_sizes: Any, dim: int) -> tuple[Tensor, ...]:
     parts, dim = tuple(split_sizes), checked_dim(dim, x.array.ndim)
     if sum(parts) != x.array.shape[dim]:
         raise RuntimeError(
             f"split_with_sizes expects split_sizes to sum exactly to {x.array.shape[dim]} "
             f"(input tensor's size at dimension {dim}), but got split_sizes={list(parts)}"
         )
-    return _pieces(apply(with_outputs(TABLE["split_with_sizes"], len(parts)), (x,), (parts, dim)))
+    op = with_outputs(TABLE["split_with_sizes"], len(parts))
+    return _pieces(apply(called(op, name), (x,), (parts, dim)))
 
 
 def _pieces(outputs: Any) -> tuple[Tensor, ...]:
@@ -80,22 +85,22 @@ def _pieces(outputs: Any) -> tuple[Tensor, ...]:
 
 def chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """x split along `dim` into at most `chunks` pieces. The last piece may be smaller."""
-    return _chunked(split, x, chunks, dim)
+    return _chunked("split", "chunk", x, chunks, dim)
 
 
 def unsafe_chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """`chunk` whose pieces are no views for autograd."""
-    return _chunked(unsafe_split, x, chunks, dim)
+    return _chunked("unsafe_split", "unsafe_chunk", x, chunks, dim)
 
 
-def _chunked(cut: Callable, x: Tensor, chunks: int, dim: int) -> tuple[Tensor, ...]:
+def _chunked(key: str, name: str, x: Tensor, chunks: int, dim: int) -> tuple[Tensor, ...]:
     _check_has_dims("chunk", x)
     n = x.array.shape[checked_dim(dim, x.array.ndim)]
     if chunks <= 0:
         raise RuntimeError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
     if not n:
-        return split_with_sizes(x, (0,) * chunks, dim)
-    return cut(x, -(-n // chunks), dim)
+        return _given_pieces(name, x, (0,) * chunks, dim)
+    return _equal_pieces(key, x, -(-n // chunks), dim, name)
 
 
 def tensor_split(x: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:

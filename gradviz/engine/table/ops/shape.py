@@ -10,7 +10,7 @@ import numpy as np
 from gradviz.engine.basics.dtypes import dtype
 from gradviz.engine.basics.shape_errors import not_expandable, too_few_sizes
 from gradviz.engine.core.apply import apply
-from gradviz.engine.core.op import Op
+from gradviz.engine.core.op import Op, called
 from gradviz.engine.core.tensor import Tensor
 from gradviz.engine.table.derivatives import TABLE
 from gradviz.engine.table.kernels import Geometry, geometry_of
@@ -30,12 +30,13 @@ def reshape(x: Tensor, *shape: Any) -> Tensor:
     return reshaped(x, _resolved(sizes(shape), x))
 
 
-def reshaped(x: Tensor, wanted: tuple[int, ...]) -> Tensor:
-    """x in a shape that its elements fit into."""
+def reshaped(x: Tensor, wanted: tuple[int, ...], name: str = "reshape") -> Tensor:
+    """x in a shape that its elements fit into. Under another name the program does not write the shape."""
+    hidden = () if name == "reshape" else ("shape",)
     if x.array.flags.c_contiguous:
-        return apply(TABLE["reshape"], (x,), (wanted,))
+        return apply(called(TABLE["reshape"], name, hidden), (x,), (wanted,))
     if _is_viewable(x.array, wanted):
-        return apply(TABLE["reshape_alias"], (x,), (wanted,))
+        return apply(called(TABLE["reshape_alias"], name, hidden), (x,), (wanted,))
     return unsafe_view(contiguous(x), wanted)
 
 
@@ -51,7 +52,7 @@ def view(x: Tensor, *shape: Any) -> Tensor:
             "view size is not compatible with input tensor's size and stride (at least one dimension spans "
             "across two contiguous subspaces). Use .reshape(...) instead."
         )
-    return apply(TABLE["reshape"], (x,), (wanted,))
+    return apply(called(TABLE["reshape"], "view"), (x,), (wanted,))
 
 
 def unsafe_view(x: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -79,10 +80,11 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     ndim = x.array.ndim
     start, end = checked_dim(start_dim, ndim), checked_dim(end_dim, ndim)
     if ndim == 0:
-        return reshape(x, 1)
+        return reshaped(x, (1,), "flatten")
     if start == end:
         return x
-    return reshape(x, *x.array.shape[:start], -1, *x.array.shape[end + 1 :])
+    wanted = (*x.array.shape[:start], math.prod(x.array.shape[start : end + 1]), *x.array.shape[end + 1 :])
+    return reshaped(x, wanted, "flatten")
 
 
 Plan = tuple[Op, tuple]  # a row, and the arguments to apply it with

@@ -20,6 +20,7 @@ AIM = 80  # the size to which a larger graph is folded
 FEW = 40  # a graph of modules up to this size is not folded; a larger one is folded to this size
 FEW_ALIKE = 50  # the size up to which the modules of one kind are opened, if there is room for one of them
 MOST_ROWS = 26  # boxes one below another: about 3,000 pixels
+MOST_ROOTS = 6  # roots that one op made, side by side
 MOST_COLUMNS = 18  # boxes side by side: about 3,000 pixels
 _OPENED_FIRST = {SCOPE: 0, RUN: 2}  # a repetition is between these two
 
@@ -283,6 +284,7 @@ def folded(
 
     Raises FoldError if a name in `unfold` does not exist."""
     names = list(unfold)
+    graph = graph if depth or names else _with_roots_together(graph)
     is_asked = depth is not None or bool(names)
     with_functions = graph if rolled is False else with_function_scopes(graph, names, most)
     if rolled is None:
@@ -300,6 +302,17 @@ def folded(
     tree = groups(graph)
     opened = [group for name in names for group in find_scopes(tree, name, graph.scopes)]
     return fold(graph, tree, closed_by_default(graph, tree, min(AIM, most), depth, opened))
+
+
+def _with_roots_together(graph: model.Graph) -> model.Graph:
+    """The graph with one box for the roots that one op made, if there are many: `y.unbind()` of a batch."""
+    made: dict[str, list[str]] = {}
+    for edge in graph.edges:
+        if edge.kind == model.DATA and graph.nodes[edge.target].root:
+            made.setdefault(edge.source, []).append(edge.target)
+    crowds = [(graph.nodes[op].label, roots) for op, roots in made.items() if len(roots) > MOST_ROOTS]
+    tree = {f"g0{i}": Group(f"g0{i}", SCOPE, f"{len(of)} roots of {op}", "", of) for i, (op, of) in enumerate(crowds)}
+    return fold(graph, tree, set(tree))
 
 
 def _of_a_page(graph: model.Graph, tree: dict[str, Group], closed: set[str]) -> model.Graph:

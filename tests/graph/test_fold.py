@@ -13,7 +13,7 @@ import gradviz.engine as torch
 from gradviz.graph.build import build
 from gradviz.graph.fold import MOST, FoldError, closed_by_default, find_scopes, fold, folded
 from gradviz.graph.groups import REPEAT, RUN, SCOPE, Group, ancestors, groups
-from gradviz.graph.model import DATA, GRAD, GROUP, OP, Edge, Graph, Scope
+from gradviz.graph.model import DATA, GRAD, GROUP, OP, TENSOR, Edge, Graph, Scope
 from tests.graph.graph_samples import chain, program, programs
 from tests.graph.test_graph import Traced, traced
 
@@ -257,3 +257,12 @@ def test_an_unknown_scope_gets_one_line_that_names_the_nearest() -> None:
         find_scopes(tree, "zzz")
     with pytest.raises(FoldError, match="there is no scope 'zzz' in this graph"):
         find_scopes({}, "zzz")
+
+
+def test_many_roots_of_one_op_are_one_box(traced: Traced) -> None:
+    def run() -> None:
+        x = torch.tensor([1.0] * 20, requires_grad=True)
+        torch.autograd.grad((x * 2).unbind(), x)
+
+    (roots,) = [node for node in folded(build(traced(run))).nodes.values() if node.kind == GROUP]
+    assert (roots.label, roots.root, roots.held) == ("20 roots of unbind", True, {TENSOR: 20})

@@ -332,7 +332,7 @@ def _common(paths: list[str]) -> str:
 _FEWEST = 4
 _APART = 10.0
 _MOST_APART = 3  # if more blocks are apart, the norms change from block to block, and the range shows it
-_NUMBERED = re.compile(r"(.*?)(\d+)")
+_NUMBER = re.compile(r"\d+")
 
 
 def with_equal_blocks(graph: Graph, named: Collection[str] = ()) -> Graph:
@@ -370,11 +370,11 @@ def _families(graph: Graph, named: Collection[str]) -> Iterator[list[str]]:
     alike: dict[tuple[object, ...], list[str]] = {}
     for path, content in inside.items():
         outer, _, name = path.rpartition("/")
-        numbered = _NUMBERED.fullmatch(name)
+        unnumbered = _NUMBER.sub("", name)  # the number may be that of a module around, which the program does not call
         has_modules = any(scope for scope, *_ in content)
-        if numbered is not None and has_modules and not _is_named(path, named):
+        if unnumbered != name and has_modules and not _is_named(path, named):
             type_ = graph.scopes[path].type if path in graph.scopes else ""
-            alike.setdefault((outer, numbered[1], type_, tuple(content)), []).append(path)
+            alike.setdefault((outer, unnumbered, type_, tuple(content)), []).append(path)
     norms, with_findings = _norms(graph)
     for paths in alike.values():
         usual = median([norms.get(path, 0.0) for path in paths])

@@ -65,6 +65,34 @@ def test_equal_blocks_are_one_that_is_open(traced: Traced) -> None:
     assert shown == {f"{family}/fc1": BLOCKS, f"{family}/act": BLOCKS, f"{family}/fc2": BLOCKS, "head": 1}
 
 
+class Reversed(torch.nn.Module):
+    """A module whose forward nobody calls, as in flows that run backwards."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner = Block(width)
+
+    def inverse(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x)
+
+
+class Flow(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.h = torch.nn.ModuleList([Reversed(8) for _ in range(BLOCKS)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.h:
+            x = block.inverse(x)
+        return self.head(x)
+
+
+def test_blocks_inside_numbered_modules_that_are_not_called_are_one(traced: Traced) -> None:
+    assert {f"h.0.inner … h.7.inner/{name}" for name in ("fc1", "act", "fc2")} <= {
+        *modules(folded(graph_of(Flow(), traced)))
+    }
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [4, 48])
 def test_the_picture_is_as_large_for_any_number_of_blocks(traced: Traced, count: int) -> None:

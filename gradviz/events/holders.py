@@ -91,12 +91,15 @@ def _is_librarys(frame: FrameType) -> bool:
 
 
 def _variables_of(frame: FrameType) -> list[_Variable]:
-    """The variables that a frame sees: its own, those of its `self`, and those of its file."""
-    spaces = [frame.f_locals, getattr(frame.f_locals.get("self"), "__dict__", {}), frame.f_globals]
-    seen = {id(space): space for space in spaces}  # at a module's top level, locals and globals are the same
+    """The variables that a frame sees: its own, those of its `self`, and those of its file; its arguments come last,
+    since a function may be called with several modules."""
+    code, own = frame.f_code, frame.f_locals
+    given = {name: own[name] for name in code.co_varnames[: code.co_argcount] if name in own}
+    own = {name: own[name] for name in own if name not in given}
+    spaces = [own, getattr(given.get("self"), "__dict__", {}), frame.f_globals, given]
     return [
         (name, value)
-        for space in seen.values()
+        for space in spaces
         for name, value in list(space.items())
         if isinstance(name, str) and not name.startswith("_") and name != "self"
     ]

@@ -55,6 +55,8 @@ def held(program: str) -> list[str]:
         ("G, D = _Linear(1, 1), _Linear(1, 1)\nnets = [G, D]\nfor net in nets: _call(net)", ["G", "D"]),
         ("body = _Linear(1, 1)\nnet = _Sequential(body, _Linear(1, 1))\n_call(body)", ["body"]),
         ("_call(_Linear(1, 1))", [""]),
+        ("a, b = _Linear(1, 1), _Linear(1, 1)\ndef run(net): _call(net)\nrun(a)\nrun(b)", ["a", "b"]),
+        ("def run(net): _call(net)\ndef main():\n    model = _Linear(1, 1)\n    run(model)\nmain()", ["net"]),
         ("def forward(self, x): _call(x)\nforward(1, _Linear(1, 1))", ["x"]),
     ],
 )

@@ -300,7 +300,7 @@ def _frozen_layers(case: Case) -> list[FrozenLayer]:
         around = _module(path)
         if not around or not any(name.startswith(f"{around}.") for name in learning):
             continue
-        if around in map(_module, learning):  # an adapter around a frozen layer
+        if any(_module(name) == around or name.startswith(f"{path}.") for name in learning):  # an adapter
             continue
         inside = ([name for name in names if name.startswith(f"{around}.")] for names in (frozen_names, learning))
         within = [{*map(_module, names)} for names in inside]

@@ -176,7 +176,7 @@ class _Bad:
         that it was reshaped from."""
         row = self.states.valued(tensor, at)
         form = self.states.form(row) if row >= 0 else None
-        if form is None or not form.dtype.startswith(_OF_NUMBERS_WITH_NAN):
+        if form is None or 0 in form.shape or not form.dtype.startswith(_OF_NUMBERS_WITH_NAN):
             return False
         if not np.isnan(self.states.stats[row, Stat.NAN]):
             return False

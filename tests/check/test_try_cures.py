@@ -42,6 +42,7 @@ ADVISED = {
     "masked-nan: a row of nothing but padding, hidden two lines later",
     "missing-create-graph: a function whose backward makes no graph",
     "no-backward: never called",
+    "inplace-modified: the weight of a batch norm, which keeps running statistics",
     "nonfinite-forward: the mean of a selection that is empty",
     "nonfinite-forward: NaN in the data",
     "nonfinite-forward: features that are divided by 0, outside of the graph",

@@ -184,14 +184,18 @@ def _round_of(case: Case, carried: int, number: int) -> Site | None:
 
 
 def _first_write(case: Case, error: Failure, made: NodeMade) -> tuple[int, int, int] | None:
-    """(event, tensor, saved version) of the first write to a tensor that a node had saved. If the source does not know
-    what the node saved: of the first write to a leaf behind the node with as many elements as PyTorch's message says;
-    its version is -1. None if there is no write."""
-    for tensor, version in dict.fromkeys(made.saved):
-        if written := _written(case, tensor, made.index, error.event):
-            return written[0], tensor, version
+    """(event, tensor, saved version) of the first write to a tensor that a node had saved, with as many elements as
+    PyTorch's message says; a write that leaves the version is none, as that to running statistics. If the source does
+    not know what the node saved: of the first write to such a leaf behind the node; its version is -1. None if there is
+    no write."""
     shape = re.search(r"Tensor \[([\d, ]+)\]", error.message)
     size = prod(int(length) for length in shape[1].split(",")) if shape is not None else 0
+    tensors = case.query.tensors
+    for tensor, version in dict.fromkeys(made.saved):
+        if size in (0, case.trace.states.size_of(tensor)):
+            for event in _written(case, tensor, made.index, error.event):
+                if not tensors.is_written(tensor, event) or tensors.version(tensor, event) != version:
+                    return event, tensor, version
     for leaf in leaves_behind(case.query, [error.node]) if size else ():
         for event in case.query.tensors.writes(leaf) if case.trace.states.size_of(leaf) == size else ():
             if made.index < event < error.event:

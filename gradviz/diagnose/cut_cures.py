@@ -170,18 +170,19 @@ def _of_torch(source: SourceText, area: ast.AST) -> Iterator[Edit]:
 def _with_grad_mode(source: SourceText, statement: ast.stmt) -> list[Edit]:
     """A statement without the `no_grad` around it: the block, or the decorator of its function."""
     for outer in (statement, *source.around(statement)):
-        if isinstance(outer, ast.With) and _is_no_grad(source, outer.items[0].context_expr):
+        if isinstance(outer, ast.With) and switches_grad_off(source, outer.items[0].context_expr):
             return source.without_header(outer) if len(outer.items) == 1 else []
         if isinstance(outer, Function):
             for decorator in outer.decorator_list:
-                if _is_no_grad(source, decorator):
+                if switches_grad_off(source, decorator):
                     start, end = source.span(decorator)
                     return [Edit(source.text.rindex("@", 0, start), source.span(outer)[0], "")] if end else []
             return []
     return []
 
 
-def _is_no_grad(source: SourceText, node: ast.expr) -> bool:
+def switches_grad_off(source: SourceText, node: ast.expr) -> bool:
+    """Whether an expression switches grad mode off, as `torch.no_grad()` does."""
     return bool(re.search(r"\b(no_grad|inference_mode)\b|set_grad_enabled\(False\)", source.code(node)))
 
 

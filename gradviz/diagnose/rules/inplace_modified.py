@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from math import prod
 
 from gradviz.diagnose.constants import carried_into
+from gradviz.diagnose.cut_cures import switches_grad_off
 from gradviz.diagnose.fix import Edit, Fix, Spot, bracketed, detached_in_each_round, under_no_grad
 from gradviz.diagnose.own_words import by_expressions
 from gradviz.diagnose.rule import ERROR, Case, Found, Rule, Site
@@ -35,6 +36,7 @@ from gradviz.query.writes import Writes, counts_apart
 from gradviz.sets import distinct
 
 _SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**"}
+_ONLY_IN_PLACE = {"zero_", "fill_", "copy_", "normal_", "uniform_", "random_", "exponential_", "bernoulli_", "set_"}
 _SAVED = "modified by an inplace operation"
 _LEAF = ("a leaf Variable that requires grad", "a view of a leaf Variable that requires grad")
 
@@ -74,8 +76,10 @@ def _out_of_place(statement: ast.stmt | None) -> str:
     """The first in-place call of a statement, rewritten to make a new tensor: `w.mul(2)` for `w.mul_(2)`. Empty if
     there is none."""
     for node in ast.walk(statement) if statement is not None else ():
-        method = node.func if isinstance(node, ast.Call) else None
-        if isinstance(node, ast.Call) and isinstance(method, ast.Attribute) and method.attr.endswith("_"):
+        if not isinstance(node, ast.Call) or called(node) in _ONLY_IN_PLACE:
+            continue
+        method = node.func
+        if isinstance(method, ast.Attribute) and method.attr.endswith("_"):
             new = ast.Attribute(method.value, method.attr.removesuffix("_"), ast.Load())
             call = ast.unparse(ast.Call(new, node.args, node.keywords))
             return f"{call}  # a new tensor, not {ast.unparse(node)}"
@@ -226,9 +230,11 @@ def _base(case: Case, tensor: int) -> int:
 
 
 def _with_a_new_tensor(spot: Spot) -> list[Edit]:
-    """`y = y + 1` in place of `y += 1`, `y = y.add(1)` of `y.add_(1)`, `y = y.clone()` before `y[0] = 1`."""
+    """`y = y + 1` in place of `y += 1`, `y = y.add(1)` of `y.add_(1)`, `y = y.clone()` before `y[0] = 1`. None under
+    no_grad, where the new tensor would be cut off."""
     source, statement = spot.source, spot.statement
-    if statement is None:
+    blocks = [] if statement is None else [one for one in source.around(statement) if isinstance(one, ast.With)]
+    if statement is None or any(switches_grad_off(source, one.items[0].context_expr) for one in blocks):
         return []
     written = statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
     if isinstance(written, ast.Subscript) and isinstance(written.value, ast.Name):
@@ -247,5 +253,7 @@ def _with_a_new_tensor(spot: Spot) -> list[Edit]:
             arguments = source.text[source.span(call.func)[1] : source.span(call)[1]]
             new = f"{source.code(call.func)[:-1]}{arguments}"
             alone = isinstance(statement, ast.Expr) and statement.value is call
+            if name in _ONLY_IN_PLACE:
+                return [source.before(statement, f"{call.func.value.id} = {call.func.value.id}.clone()")] * alone
             return [source.replaced(call, f"{call.func.value.id} = {new}" if alone else new)]
     return []

@@ -11,6 +11,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterator
 from dataclasses import replace
+from posixpath import commonpath
 from statistics import median
 from typing import NamedTuple
 
@@ -246,7 +247,7 @@ class _Renaming:
                 paths[node.id] = paths[node.maker]
         for name, scopes in users.items():
             if self._module_of(nodes[name]) not in self._graph.scopes and name not in paths:
-                paths[name] = _common(scopes)
+                paths[name] = commonpath(scopes)
                 if nodes[name].pair in nodes:
                     paths[nodes[name].pair] = paths[name]
 
@@ -313,15 +314,6 @@ def _all_keys(node: Node, calls: list[FunctionCall]) -> Iterator[tuple[str, ...]
         if depth < len(parts):
             key = (*key, parts[depth])
             yield key
-
-
-def _common(paths: list[str]) -> str:
-    """The innermost scope around several."""
-    first, *others = [path.split("/") for path in paths]
-    same = 0
-    while same < len(first) and all(parts[: same + 1] == first[: same + 1] for parts in others):
-        same += 1
-    return "/".join(first[:same])
 
 
 # The equal blocks of a network as one block: `h.0 … h.47`, all of one class and with the same operations inside.

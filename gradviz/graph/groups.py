@@ -5,6 +5,7 @@ creates no cycle. Finding the groups takes O(n log n) time in the size of the gr
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -112,7 +113,7 @@ class _Tree:
         names: list[str] = []
         for node in rows_of(self.graph):
             parts = node.scope.split("/")[:DEEPEST] if node.scope else []
-            same = _common(names, parts)
+            same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(names, parts, strict=False)))
             del stack[same + 1 :]
             names = parts
             for depth in range(same, len(parts)):
@@ -281,16 +282,6 @@ def rows_of(graph: Graph) -> list[Node]:
         return rows
     grad_fns = [node for node in graph.nodes.values() if node.kind == GRAD_FN and node.op is not None]
     return sorted(grad_fns, key=lambda node: node.number)
-
-
-def _common(one: list[str], other: list[str]) -> int:
-    """The number of leading parts that two paths have in common."""
-    same = 0
-    for a, b in zip(one, other, strict=False):
-        if a != b:
-            break
-        same += 1
-    return same
 
 
 def _shortest_repeat(items: list[_Item]) -> tuple[int, list[tuple[int, int]]] | None:

@@ -19,6 +19,7 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader, Source
 from importlib.util import MAGIC_NUMBER, find_spec
 from os import getpid  # which a script may replace in `os`
 from pathlib import Path
+from traceback import walk_stack
 from types import CodeType, FrameType, ModuleType, TracebackType
 from typing import Any, Protocol
 
@@ -440,11 +441,7 @@ def be_main(running: Running, owns_process: bool) -> None:
 def make_room(caller: FrameType, running: Running) -> None:
     """Let the script recurse as deep as under `python`: the frames below it, those of `execute` and of its callers,
     are not counted."""
-    frames = []
-    frame: FrameType | None = caller
-    while frame is not None:
-        frames.append(frame)
-        frame = frame.f_back
+    frames = [frame for frame, _ in walk_stack(caller)]
     entered = 0
     if sys.version_info < (3, 12):  # code entered from C counts twice, except the outermost
         entered = sum(frame.f_code.co_name == "<module>" for frame in frames[:-1])

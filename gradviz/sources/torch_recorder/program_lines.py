@@ -3,6 +3,7 @@
 import sys
 import warnings
 from collections.abc import Iterator
+from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
@@ -43,7 +44,7 @@ class Places:
 def _corrected(message: Any, frame: FrameType) -> bool:
     """Give a warning that was issued in `frame` the line that it would have without us: a warning may concern a frame
     a given number of frames above its own. False if it has already been shown for that line."""
-    shown = [*_frames(frame)]
+    shown = [one for one, _ in walk_stack(frame)]
     line = message.filename, message.lineno
     at = next((at for at, one in enumerate(shown) if (one.f_code.co_filename, one.f_lineno) == line), None)
     if at is None or not any(map(_is_ours, shown[: at + 1])):
@@ -62,12 +63,6 @@ def _corrected(message: Any, frame: FrameType) -> bool:
     if was_noted:
         registry[key] = True
     return True
-
-
-def _frames(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 def _is_ours(frame: FrameType) -> bool:

@@ -4,6 +4,7 @@ layer by the step after it."""
 import math
 from collections.abc import Callable
 from functools import lru_cache, partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -40,10 +41,7 @@ class PassSummaries:
         change); None for an unknown number, "odd" for one that is not finite. None if there is nothing to show."""
         if backward_pass is None:
             return None
-        gradients, changes = (
-            self.gradients.get(backward_pass.number, {}),
-            self.changes.get(self._step_after(backward_pass), {}),
-        )
+        gradients, changes = self.gradients.get(backward_pass.number, {}), self._changes_after(backward_pass)
         losses_here = self.losses.get(backward_pass.number, {})
         loss = [[self._named(name), _told(value)] for name, value in losses_here.items()]
         layers = [
@@ -56,14 +54,12 @@ class PassSummaries:
         """The name of a loss, with its line in the language of the page: `z (line 19)`."""
         return plain(with_line(loss, r"(?<=\()line ([0-9]+)(?=\)$)", self.words), 40)
 
-    def _step_after(self, backward_pass: PassInfo) -> int:
-        """The number of the optimizer step between the end of a pass and the next pass; 0 if there is none."""
-        if backward_pass.last is None:
-            return 0
+    def _changes_after(self, backward_pass: PassInfo) -> dict[str, float]:
+        """The changes of the optimizers' steps between the end of a pass and the next pass."""
         following = self.query.trace.find_pass(backward_pass.number + 1)
         end = following.first if following is not None else self.query.trace.count
-        place = int(np.searchsorted(self.steps, backward_pass.last))
-        return place + 1 if place < len(self.steps) and self.steps[place] < end else 0
+        first, last = np.searchsorted(self.steps, [end if backward_pass.last is None else backward_pass.last, end])
+        return dict(chain.from_iterable(self.changes.get(step + 1, {}).items() for step in range(first, last)))
 
 
 def _by_place(curves: list[NamedCurve]) -> dict[int, dict[str, float]]:

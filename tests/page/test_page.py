@@ -1618,15 +1618,16 @@ def test_the_panel_of_a_pass_tells_its_loss_and_layers(opened: Callable[..., Pag
     with record(tmp_path / "run.gradviz"):
         torch.manual_seed(0)
         net = nn.Sequential(nn.Linear(3, 40), nn.Tanh(), nn.Linear(40, 1))
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        optimizers = [torch.optim.SGD(layer.parameters(), lr=0.01) for layer in (net[0], net[2])]
         for _ in range(2):
-            optimizer.zero_grad()
+            net.zero_grad()
             loss = net(torch.ones(2, 3)).pow(2).mean()
             loss.backward()
             parts = [list(part.parameters()) for part in (net[0], net[2])]
             norms.append([sum(float((p.grad**2).sum()) for p in part) ** 0.5 for part in parts])
             sizes.append([sum(float((p.detach() ** 2).sum()) for p in part) ** 0.5 for part in parts])
-            optimizer.step()
+            for optimizer in optimizers:
+                optimizer.step()
     page = opened(tmp_path / "run.gradviz", 1)
     for number in (0, 1):
         if number:

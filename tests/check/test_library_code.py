@@ -85,6 +85,28 @@ def test_a_part_that_a_library_cuts_off_is_no_fault_of_the_program(
     assert "detached-path" in gradviz("check", traced(LIBRARY, own)).stdout
 
 
+CACHING = """
+def predicted(x, scale, noise):
+    return x * scale + noise.detach()
+"""
+ASKING = """
+import torch
+from calm import predicted
+
+x, scale, noise = (torch.tensor(value, requires_grad=True) for value in (1.0, 2.0, 3.0))
+predicted(x, scale, noise).backward()
+"""
+
+
+@pytest.mark.slow
+def test_a_parameter_that_a_library_cuts_off_and_nothing_trains_is_no_fault(
+    traced: Callable[[str, str], Path], gradviz: Run
+) -> None:
+    assert "no findings" in gradviz("check", traced(CACHING, ASKING)).stdout
+    own = ASKING.replace("from calm import predicted", CACHING)
+    assert "detached-path" in gradviz("check", traced(CACHING, own)).stdout
+
+
 DRY_RUN = """
 import torch
 

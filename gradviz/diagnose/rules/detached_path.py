@@ -20,10 +20,11 @@ Cure: remove the call that blocks the gradient between the leaf and the loss: `.
 
 Not reported: a cut that keeps one network out of the pass of another (a generator in the pass of its discriminator), a
 target network, an evaluation, a frozen copy, a number that is only logged, a probe on detached features, a recurrence
-that is cut every few steps, a sampled action beside its log-probability, a part that a library's own code cuts off. A
-decoder behind codes without a straight-through estimate, `decoder(q.detach())`, looks like such a probe, and a layer
-under no_grad that is added to its own results like a target of itself. A note only: a layer that reads what is cut off,
-whose result a later op combines with it, as a gate does, or one way of several from a result: that may be meant.
+that is cut every few steps, a sampled action beside its log-probability, a part that a library's own code cuts off, or
+a whole leaf that it cuts off and no optimizer holds. A decoder behind codes without a straight-through estimate,
+`decoder(q.detach())`, looks like such a probe, and a layer under no_grad that is added to its own results like a target
+of itself. A note only: a layer that reads what is cut off, whose result a later op combines with it, as a gate does, or
+one way of several from a result: that may be meant.
 """
 
 from collections.abc import Iterator
@@ -70,6 +71,9 @@ def detached_path(case: Case) -> Iterator[Found]:
             yield _root_of_numbers(case, made, lacks)
             continue
         leaves = tuple(lack.leaf for lack in lacks)
+        is_in_library = case.query.places.is_in_library(lacks[0].event)
+        if is_in_library and case.training.holders.keys().isdisjoint(leaves):
+            continue
         why, cure = how_cut(case, lacks[0].event)
         root = case.words.called(lacks[0].root) if lacks[0].root else "the root"
         yield Found(

@@ -2,6 +2,9 @@
 to 50 times as long as to sort them; a trace has millions. And `np.unique` without indices or counts loads `numpy.ma`,
 which takes every command 20 ms."""
 
+from collections.abc import Hashable, Iterable
+from typing import TypeVar
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -10,6 +13,16 @@ _DENSE = 8
 _PAGE = 16  # bits of a number within a page
 _OPEN = 4  # pages that have a byte for each number
 _ALIKE = 256  # pages that are known by what they hold
+_K = TypeVar("_K", bound=Hashable)
+_V = TypeVar("_V")
+
+
+def grouped(pairs: Iterable[tuple[_K, _V]]) -> dict[_K, list[_V]]:
+    """The second parts of pairs in lists, by the first part, in order."""
+    groups: dict[_K, list[_V]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 def distinct(numbers: ArrayLike) -> np.ndarray:

@@ -47,7 +47,7 @@ from gradviz.query.overview import BACKWARD, FORWARD, OPTIMIZER, Cost, Profile, 
 from gradviz.query.query import Query
 from gradviz.query.ranks import label_of, ranked_traces
 from gradviz.replaying import check
-from gradviz.sets import distinct
+from gradviz.sets import distinct, grouped
 from gradviz.system.paths import as_argument, file_name
 from gradviz.tracefile import Trace
 from gradviz.tracefile.opening import are_of_one_run
@@ -127,9 +127,7 @@ def _of_run(trace: Trace, found: Report) -> page.Report:
 
 def _by_reason(not_checked: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """The reasons for which rules were not checked, each with its rules."""
-    reasons: dict[str, list[str]] = {}
-    for rule, reason in not_checked:
-        reasons.setdefault(reason, []).append(rule)
+    reasons = grouped((reason, rule) for rule, reason in not_checked)
     return [(reason, ", ".join(rules)) for reason, rules in reasons.items()]
 
 
@@ -368,9 +366,7 @@ def _rates_of_all(queries: Mapping[str, Query]) -> tuple[list[NamedCurve], str]:
     curves = [curve for of_run in rates.values() for curve in of_run]
     if not curves or not all(map(_is_constant, curves)):
         return _of_all(queries, learning_rates)
-    texts: dict[str, list[str]] = {}
-    for run, of_run in rates.items():
-        texts.setdefault(_as_text(of_run), []).append(run)
+    texts = grouped((_as_text(of_run), run) for run, of_run in rates.items())
     known = [(few_of(runs), text) for text, runs in texts.items() if text]
     told = known[0][1] if len(texts) == 1 else "; ".join(f"{runs}: {text}" for runs, text in known)
     return [], f"{told}, the same at all steps."
@@ -443,9 +439,7 @@ def spreads(query: Query) -> tuple[list[Spread], str]:
 
 def _counted(counted: Sequence[Binned], is_torch: bool) -> tuple[list[Spread], str]:
     """The first tensors of each sort that was counted, at some passes."""
-    sorts: dict[str, list[Binned]] = {}
-    for one in counted:
-        sorts.setdefault(one.what, []).append(one)
+    sorts = grouped((one.what, one) for one in counted)
     shown = [one for own in sorts.values() for one in _largest(own)]
     left_out = len(counted) - len(shown)
     more = f" {plural(left_out, 'more tensor')} left out." if left_out else ""

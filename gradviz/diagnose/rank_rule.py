@@ -11,6 +11,7 @@ from gradviz.events.kinds import Kind
 from gradviz.query.query import Query
 from gradviz.query.ranks import alike
 from gradviz.query.replicas import Replicas
+from gradviz.sets import grouped
 from gradviz.tracefile import Site, Snapshot
 from gradviz.words.escape import clean
 from gradviz.words.numbers import called_ranks, listed, plural, told_apart
@@ -90,9 +91,7 @@ def named(names: Sequence[str]) -> str:
 
 def each_rank(ranks: Replicas, texts: Sequence[str]) -> str:
     """The texts of all ranks in one line, each text once with its ranks; of many texts only the first four."""
-    by_text: dict[str, list[int]] = {}
-    for rank, text in zip(ranks.ranks, texts, strict=True):
-        by_text.setdefault(text, []).append(rank)
+    by_text = grouped((text, rank) for rank, text in zip(ranks.ranks, texts, strict=True))
     parts = [f"{text} on {called_ranks(own)}" for text, own in by_text.items()]
     if len(parts) > _MOST_TEXTS:
         others = [rank for own in [*by_text.values()][_MOST_TEXTS:] for rank in own]

@@ -19,6 +19,7 @@ from gradviz.diagnose.rules import BY_ID, RULES
 from gradviz.errors import GradvizError, nearest
 from gradviz.events.site import Place
 from gradviz.query.tied_names import with_tied_names
+from gradviz.sets import grouped
 from gradviz.tracefile import Site, Trace, open_trace
 from gradviz.words.escape import clean, shortened
 
@@ -155,9 +156,7 @@ def _folded(findings: list[Finding]) -> list[Finding]:
         cause = next((n for n in others if is_note or findings[n].severity != NOTE), None)
         if cause is not None:
             causes[position] = cause
-    beneath: dict[int, list[Finding]] = {}
-    for position in sorted(causes):
-        beneath.setdefault(_top(position, causes), []).append(findings[position])
+    beneath = grouped((_top(position, causes), findings[position]) for position in sorted(causes))
     return [
         replace(finding, consequences=tuple(beneath.get(position, ())))
         for position, finding in enumerate(findings)

@@ -20,6 +20,7 @@ from gradviz.diagnose.rank_rule import RankRule
 from gradviz.diagnose.rule import Rule
 from gradviz.diagnose.rules import RULES
 from gradviz.diagnose.run_rules import rule_called
+from gradviz.sets import grouped
 from gradviz.system.paths import as_argument, uri
 from gradviz.tracefile import Site, Trace
 from gradviz.version import __version__
@@ -173,9 +174,7 @@ def _coverage(report: Report, names_all: bool, nothing: str) -> Iterator[Text]:
     lacking = [one for one in report.not_checked if names_all or one[0] not in _OPT_IN]
     checked = f"{plural(len(report.checked), 'rule')} checked" + f", {len(lacking)} not" * bool(lacking)
     yield Text.assemble((", ".join(counts) or nothing, "bold"), f" · {checked}")
-    reasons: dict[str, list[str]] = {}
-    for rule, reason in lacking:
-        reasons.setdefault(reason, []).append(rule)
+    reasons = grouped((reason, rule) for rule, reason in lacking)
     of_rules = {reason: rules for reason, rules in reasons.items() if all(rule in _IDS for rule in rules)}
     in_short = not names_all and sum(map(len, of_rules.values())) > _NAMED
     for reason, rules in reasons.items():

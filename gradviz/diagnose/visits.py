@@ -7,7 +7,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind
-from gradviz.sets import contained
+from gradviz.sets import contained, grouped
 from gradviz.words.numbers import listed
 
 MOODY = ("Dropout", "BatchNorm", "SyncBatchNorm", "AlphaDropout", "LazyBatchNorm")
@@ -102,9 +102,7 @@ def _types(layers: list) -> str:  # type: ignore[type-arg]
 def _outermost(case: Case) -> list[tuple[int, int, int]]:
     """(first event, last event, thread) of the scopes of outermost modules, without losses: the first and the last
     scopes of each line."""
-    by_site: dict[int, list[tuple[int, int, int]]] = {}
-    for span in _all_outermost(case):
-        by_site.setdefault(int(case.trace.events["site"][span[0]]), []).append(span)
+    by_site = grouped((int(case.trace.events["site"][span[0]]), span) for span in _all_outermost(case))
     chosen = (spans if len(spans) <= 2 * _CALLS else spans[:_CALLS] + spans[-_CALLS:] for spans in by_site.values())
     return sorted(chain.from_iterable(chosen))
 

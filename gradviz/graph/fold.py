@@ -13,6 +13,7 @@ from gradviz.graph import model
 from gradviz.graph.function_scopes import with_equal_blocks, with_function_scopes
 from gradviz.graph.groups import DATA_BOX, PLACE, REPEAT, RUN, SCOPE, Group, ancestors, groups
 from gradviz.graph.roll import places
+from gradviz.sets import grouped
 from gradviz.tracefile import Snapshot
 
 MOST = 100  # a graph up to this size is not folded
@@ -362,10 +363,9 @@ def _size_of(graph: model.Graph) -> tuple[int, int]:
     """The number of boxes in the longest chain of data, and the most boxes that are side by side. An edge that passes
     boxes at its side counts as one."""
     row = dict.fromkeys(graph.nodes, 0)
-    following: dict[str, list[str]] = {}
-    for edge in graph.edges:
-        if edge.kind == model.DATA and not edge.again:
-            following.setdefault(edge.source, []).append(edge.target)
+    following = grouped(
+        (edge.source, edge.target) for edge in graph.edges if edge.kind == model.DATA and not edge.again
+    )
     for name in graph.nodes:  # in the order in which they ran
         for target in following.get(name, ()):
             row[target] = max(row[target], row[name] + 1)

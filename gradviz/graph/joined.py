@@ -24,6 +24,7 @@ from gradviz.query.query import Query
 from gradviz.query.ranks import alike
 from gradviz.query.reduced_gradients import reduced_gradients
 from gradviz.query.replicas import Replicas
+from gradviz.sets import grouped
 from gradviz.tracefile import Snapshot
 
 _Held = Snapshot | str | None
@@ -210,9 +211,7 @@ def _held(what: str, values: Mapping[int, _Held]) -> Apart:
     values_held = [one for one in held if not isinstance(one, str)]
     is_text = len(values_held) < len(held)
     firsts = [held.index(one) for one in held] if is_text else alike(values_held)
-    ranks_of: dict[int, list[int]] = {}
-    for rank, first in zip(values, firsts, strict=True):
-        ranks_of.setdefault(first, []).append(rank)
+    ranks_of = grouped((first, rank) for rank, first in zip(values, firsts, strict=True))
     return Apart(what, tuple((held[first], tuple(ranks)) for first, ranks in ranks_of.items()))
 
 

@@ -9,13 +9,14 @@ import numpy as np
 
 from gradviz.events.kinds import Accumulated, CollectiveCalled, Kind, Mutated, Produced, Received, TangentPushed
 from gradviz.graph import model as m
-from gradviz.graph.model import LEAF, OP, RECEIVE, SEND, TENSOR, Edge, Exchange, Graph, Ids, Node
+from gradviz.graph.model import LEAF, OP, RECEIVE, SEND, TENSOR, Exchange, Graph, Ids, Node
 from gradviz.query import FIRST, Query, State
 from gradviz.query.chain_step import pushes
 from gradviz.query.collective_calls import COLLECTIVES, calls_around, is_of_some_ranks
 from gradviz.query.optimizer_steps import update_step
 from gradviz.query.reduced_gradients import on_gradients
 from gradviz.query.writes import added_to, used_otherwise
+from gradviz.sets import grouped
 from gradviz.tracefile import PassInfo, Snapshot
 
 _FEW = 4  # the most elements of a parameter whose step is shown
@@ -84,10 +85,7 @@ def _pushed(query: Query, tensor: int, at: int) -> tuple[tuple[np.ndarray, Snaps
 def name_gradients(graph: Graph, query: Query) -> None:
     """Name the gradients and tangents that tensors hold, if they have no name of their own. What is drawn of a `.grad`
     stands beside its tensor."""
-    versions: dict[int, list[Node]] = {}
-    for node in graph.nodes.values():
-        if node.kind in (m.LEAF, m.TENSOR):
-            versions.setdefault(node.number, []).append(node)
+    versions = grouped((node.number, node) for node in graph.nodes.values() if node.kind in (m.LEAF, m.TENSOR))
     for of, is_grad in ((query.tensors.grad, True), (query.tensors.tangent, False)):
         for tensor in sorted(versions):
             held, holder = versions.get(of(tensor, graph.at), ()), versions[tensor][0]
@@ -106,10 +104,7 @@ def _fill_flows(
     trace, ids = query.trace, Ids().node
     arrived: dict[str, Snapshot | None] = {}
     added: dict[str, tuple[Snapshot, Snapshot] | None] = {}
-    edges: dict[str, list[Edge]] = {}
-    for edge in graph.edges:
-        if edge.kind == m.GRAD:
-            edges.setdefault(edge.source, []).append(edge)
+    edges = grouped((edge.source, edge) for edge in graph.edges if edge.kind == m.GRAD)
     for event in _events_of(query, backward_pass):
         node = graph.nodes.get(ids[event.node])
         if node is None:

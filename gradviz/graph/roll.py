@@ -13,6 +13,7 @@ from typing import NamedTuple
 from gradviz.graph.groups import DATA_BOX, PLACE, RUN, SCOPE, Group, ancestors, rows_of
 from gradviz.graph.model import DATA, GRAD_FN, MUTATION, OP, VIEW, Graph, Node, learns, no_collection, scopes_around
 from gradviz.query.nodes import ACCUMULATE
+from gradviz.sets import grouped
 
 _MOST_NUMBERS = 4  # passes that a box names one by one
 
@@ -145,9 +146,7 @@ class _Places:
     def _add_passes(self, rows: list[Node]) -> None:
         """Make one group of the operations of a pass that recorded a graph of its own, as for a second derivative, or
         of several passes that ran the same operations."""
-        by_pass: dict[int, list[Node]] = {}
-        for node in rows:
-            by_pass.setdefault(node.in_pass, []).append(node)
+        by_pass = grouped((node.in_pass, node) for node in rows)
         alike: dict[Hashable, list[int]] = {}
         for number, nodes in by_pass.items():
             alike.setdefault(tuple((node.op, *_place(node)) for node in nodes), []).append(number)

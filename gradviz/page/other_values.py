@@ -18,6 +18,7 @@ from gradviz.query.query import Query
 from gradviz.query.writes import writes_by_any_name
 from gradviz.replay.outcome import has_hooks
 from gradviz.replay.plan import TAKES, written_arguments
+from gradviz.sets import grouped
 from gradviz.tracefile import PassInfo, Snapshot
 from gradviz.words import Words
 from gradviz.words.escape import clean, plain
@@ -128,11 +129,9 @@ class _Pass:
 
     def _versions(self, calls: Sequence[OpRan]) -> dict[int, list[list[int]]]:
         """For each tensor that ops in place change: the event of each op, and the version from there on."""
-        changed: dict[int, list[list[int]]] = {}
-        for call in calls:
-            if _is_in_place(call, call.outputs[0]):
-                changed.setdefault(call.outputs[0], []).append([call.index, -call.index - 1])
-        return changed
+        return grouped(
+            (call.outputs[0], [call.index, -call.index - 1]) for call in calls if _is_in_place(call, call.outputs[0])
+        )
 
     @staticmethod
     def _used(call: OpRan, first: dict[int, int]) -> list[int]:

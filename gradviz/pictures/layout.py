@@ -28,6 +28,7 @@ import graphviz
 from gradviz.graph.model import DATA, LEAF
 from gradviz.pictures import style
 from gradviz.pictures.scene import Link, Scene, Thing
+from gradviz.sets import grouped
 from gradviz.words.escape import plain, quoted
 
 _FAST = {"nslimit": "0.1", "nslimit1": "1", "mclimit": "0.1", "splines": "line"}
@@ -657,9 +658,7 @@ def _lower(units: list[_Unit], order: list[int]) -> None:
 
 def _rows(units: list[_Unit]) -> list[list[int]]:
     """The units by row, from the top. A row that is too wide is split."""
-    by_rank: dict[int, list[int]] = {}
-    for number, unit in enumerate(units):
-        by_rank.setdefault(unit.row, []).append(number)
+    by_rank = grouped((unit.row, number) for number, unit in enumerate(units))
     rows: list[list[int]] = []
     for rank in sorted(by_rank):
         room = 0.0

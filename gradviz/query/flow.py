@@ -17,7 +17,7 @@ from gradviz.events.kinds import LEAF, WHOLE, Kind, OpRan, TensorMade
 from gradviz.query import ops as op_sets
 from gradviz.query.query import Query
 from gradviz.query.source_trees import trees
-from gradviz.sets import contained
+from gradviz.sets import contained, grouped
 from gradviz.tracefile import Site
 
 MOST = 200_000  # the most tensors that a search in the whole run visits
@@ -486,9 +486,7 @@ class Downstream:
         outputs = ops.lists("outputs")
         sources = dict(zip(writes.events.tolist(), writes["source"].tolist(), strict=True))
         results = np.concatenate([ops.events[outputs.owners], writes.events]), [*outputs.values, *writes["tensor"]]
-        written: dict[int, list[int]] = {}
-        for event, tensor in zip(*results, strict=True):
-            written.setdefault(int(event), []).append(int(tensor))
+        written = grouped((int(event), int(tensor)) for event, tensor in zip(*results, strict=True))
 
         def home(tensor: int) -> int:
             behind = reach([tensor], lambda one: [bases.get(one, 0)])  # a damaged trace may have a circle

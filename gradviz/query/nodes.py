@@ -7,7 +7,7 @@ import numpy as np
 from gradviz.events.field_types import Edge, Rule, Saved
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, NodeMade
 from gradviz.query.sorted_tables import Log, Lookup
-from gradviz.sets import contained, distinct_pairs
+from gradviz.sets import contained, distinct_pairs, grouped
 from gradviz.tracefile.columns import Table
 
 ACCUMULATE = "AccumulateGrad"
@@ -71,11 +71,7 @@ class Nodes(Lookup):
 
     @cached_property
     def _of_ops(self) -> dict[int, list[int]]:
-        by_op: dict[int, list[int]] = {}
-        for op, node in zip(self._ops, self.table["node"].tolist(), strict=True):
-            if op >= 0:
-                by_op.setdefault(op, []).append(node)
-        return by_op
+        return grouped((op, node) for op, node in zip(self._ops, self.table["node"].tolist(), strict=True) if op >= 0)
 
     @cached_property
     def ran(self) -> set[int]:
@@ -170,10 +166,7 @@ class Nodes(Lookup):
         roots = self.trace.table(Kind.PASS_BEGAN).lists("roots").elements
         nodes, tensors = (np.concatenate([edges[:, part], roots[:, part]]) for part in (0, 2))
         others = (nodes > 0) & (tensors > 0) & ~contained(nodes, self.table["node"])
-        by_node: dict[int, list[int]] = {}
-        for node, tensor in distinct_pairs(nodes[others], tensors[others]).tolist():
-            by_node.setdefault(node, []).append(tensor)
-        return by_node
+        return grouped((node, tensor) for node, tensor in distinct_pairs(nodes[others], tensors[others]).tolist())
 
     def _is_leaf(self, tensor: int) -> bool:
         """Whether a tensor was a leaf at its first state. If not, its node was not recorded (`--scope`)."""

@@ -12,7 +12,7 @@ from gradviz.query.curves import alike
 from gradviz.query.passes import ranges
 from gradviz.query.query import Query
 from gradviz.query.tied_names import tied_names
-from gradviz.sets import contained, distinct
+from gradviz.sets import contained, distinct, grouped
 from gradviz.tracefile.chunks import NOT_PLAIN
 from gradviz.tracefile.whitelist import GONE
 
@@ -198,9 +198,7 @@ def saved_storages(query: Query) -> tuple[int, list[Saved]]:
     passes, which = np.unique(pairs >> 32, return_inverse=True)
     sums = np.bincount(which, np.where(is_parameter, 0, held["bytes"])[first], 1)
     largest = int(passes[sums.argmax()]) if len(passes) else 0
-    rows_of: dict[int, list[int]] = {}
-    for row in np.flatnonzero(held["in_pass"] == largest).tolist():
-        rows_of.setdefault(int(held["storage"][row]), []).append(row)
+    rows_of = grouped((int(held["storage"][row]), row) for row in np.flatnonzero(held["in_pass"] == largest).tolist())
     storages = []
     for row, *others in rows_of.values():
         nodes = held["node"][[row, *others]].tolist()
@@ -462,9 +460,7 @@ def _add_parameters(query: Query, rows: dict[str, ModuleRow]) -> None:
 
 def _joined(rows: dict[str, ModuleRow]) -> dict[str, ModuleRow]:
     """The rows, with one row for a frozen network that was never called, such as an average of the weights."""
-    networks: dict[str, list[ModuleRow]] = {}
-    for row in rows.values():
-        networks.setdefault(row.path.partition(".")[0], []).append(row)
+    networks = grouped((row.path.partition(".")[0], row) for row in rows.values())
     joined: dict[str, ModuleRow] = {}
     for name, of_network in networks.items():
         is_never_used = len(of_network) > 1 and not any(row.type or row.trainable for row in of_network)

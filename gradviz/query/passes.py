@@ -16,7 +16,7 @@ from gradviz.events.field_types import Root
 from gradviz.events.kinds import Kind, PassBegan, PassEnded, Produced
 from gradviz.query.nodes import Nodes
 from gradviz.query.sorted_tables import Lookup, Nesting
-from gradviz.sets import contained
+from gradviz.sets import contained, grouped
 from gradviz.tracefile import PassInfo, Trace
 from gradviz.tracefile.columns import Table
 
@@ -302,10 +302,7 @@ class Deliveries:
         return [self._delivery(row) for row in order[start:end].tolist()]
 
     def _all_by_output(self, node: int) -> dict[int, list[Delivery]]:
-        by_output: dict[int, list[Delivery]] = {}
-        for delivery in self._arrived(node):
-            by_output.setdefault(self._output_of(delivery), []).append(delivery)
-        return by_output
+        return grouped((self._output_of(delivery), delivery) for delivery in self._arrived(node))
 
     @cached_property
     def _by_target(self) -> tuple[np.ndarray, np.ndarray]:

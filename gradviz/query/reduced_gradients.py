@@ -10,6 +10,7 @@ from gradviz.events.kinds import Event, GradAssigned, Kind, Mutated, OpRan, Tens
 from gradviz.query.collective_calls import COLLECTIVES
 from gradviz.query.query import Query
 from gradviz.query.replicas import parameters_by_name
+from gradviz.sets import grouped
 from gradviz.tracefile import PassInfo, Snapshot
 
 _FOLLOWING = 4  # the most passes that may run before the gradients of a pass are reduced
@@ -20,10 +21,7 @@ _Writes = Mapping[tuple[int, int], str]
 def on_gradients(query: Query, backward_pass: PassInfo) -> dict[int, list[str]]:
     """The collectives that each `.grad` went through, by the leaf that the pass accumulated into, in order, from then
     until a pass accumulated into it again; each with its arguments: `all_reduce`, `all_reduce AVG, group`."""
-    collectives: dict[int, list[str]] = {}
-    for _, leaf, name in _reductions(query, backward_pass):
-        collectives.setdefault(leaf, []).append(name)
-    return collectives
+    return grouped((leaf, name) for _, leaf, name in _reductions(query, backward_pass))
 
 
 def reduced_gradients(query: Query, backward_pass: PassInfo) -> dict[int, Snapshot | None]:

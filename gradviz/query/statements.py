@@ -12,6 +12,7 @@ from gradviz.query.functions_of_source import Function, called, function_around
 from gradviz.query.query import Query
 from gradviz.query.scopes import FUNCTION
 from gradviz.query.source_trees import loops_of_line, trees
+from gradviz.sets import grouped
 from gradviz.tracefile import Site
 
 
@@ -175,11 +176,7 @@ class StatementsRun:
 
     @cached_property
     def _functions(self) -> dict[str, list[Function]]:
-        found: dict[str, list[Function]] = {}
-        for _, node in self._nodes():
-            if isinstance(node, Function):
-                found.setdefault(node.name, []).append(node)
-        return found
+        return grouped((node.name, node) for _, node in self._nodes() if isinstance(node, Function))
 
     @cached_property
     def _calls(self) -> dict[str, list[tuple[str, ast.Expr | ast.Assign, ast.Call]]]:

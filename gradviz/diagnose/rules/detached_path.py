@@ -39,6 +39,7 @@ from gradviz.query.copies import copied_from
 from gradviz.query.flow import place_of_cut
 from gradviz.query.missing_gradients import Lack, Lacks
 from gradviz.query.pass_owners import PassOwners, optimizer_name
+from gradviz.sets import grouped
 
 
 @Rule(
@@ -60,10 +61,9 @@ def detached_path(case: Case) -> Iterator[Found]:
                 site=place_of_cut(case.query, event),
                 severity=case.severity_of(failed.failure),
             )
-    cuts: dict[Site | None, list[Wanting]] = {}
-    for lack in case.of(lacking):
-        if lack.lack in (Lack.CUT, Lack.COPIED):
-            cuts.setdefault(case.query.of(Lacks).place(lack), []).append(lack)
+    cuts = grouped(
+        (case.query.of(Lacks).place(lack), lack) for lack in case.of(lacking) if lack.lack in (Lack.CUT, Lack.COPIED)
+    )
     for site, lacks in cuts.items():
         made = case.query.tensors.made(lacks[0].root)
         owners = case.query.of(PassOwners).optimizers(lacks[0].pass_number)
@@ -93,10 +93,7 @@ def detached_path(case: Case) -> Iterator[Found]:
 def _not_returned(case: Case) -> Iterator[Found]:
     """Leaves for which the backward of a custom Function returns None."""
     lacks = case.query.of(Lacks)
-    found: dict[str, list[Wanting]] = {}
-    for lack in case.of(lacking):
-        if lack.lack is Lack.NOT_RETURNED:
-            found.setdefault(lacks.function_without(lack), []).append(lack)
+    found = grouped((lacks.function_without(lack), lack) for lack in case.of(lacking) if lack.lack is Lack.NOT_RETURNED)
     for function, own in found.items():
         leaves = tuple(lack.leaf for lack in own)
         yield Found(

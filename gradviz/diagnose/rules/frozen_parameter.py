@@ -44,7 +44,7 @@ from gradviz.query.ops import RANDOM_STARTS, TRANSPOSING
 from gradviz.query.pass_owners import seen_at
 from gradviz.query.source_trees import trees
 from gradviz.query.statements import StatementsRun
-from gradviz.sets import contained, distinct
+from gradviz.sets import contained, distinct, grouped
 from gradviz.words.numbers import few_of
 
 _LEAST = 2  # steps
@@ -111,9 +111,7 @@ def _switching_on(case: Case, event: int, leaves: list[int]) -> Fix:
 
 def _layers(case: Case) -> Iterator[Found]:
     """Single layers that are frozen between layers that learn, without a sign that this is meant."""
-    by_line: dict[int, list[FrozenLayer]] = {}
-    for layer in case.of(_frozen_layers):
-        by_line.setdefault(case.site(layer.event), []).append(layer)
+    by_line = grouped((case.site(layer.event), layer) for layer in case.of(_frozen_layers))
     for site, layers in by_line.items():
         leaves = [leaf for layer in layers for leaf in layer.leaves]
         paths = few_of([layer.path for layer in layers])
@@ -170,9 +168,7 @@ def _groups(case: Case) -> Iterator[Found]:
 def _undone(case: Case) -> Iterator[Found]:
     """Lines that freeze parameters, all of which another line switches on again before any op reads them. Where some
     stay frozen, as where all but the head is to be frozen, the order is meant."""
-    by_line: dict[int, list[tuple[int, int, int]]] = {}
-    for leaf, off, on in _switched_off(case):
-        by_line.setdefault(case.site(off), []).append((leaf, off, on))
+    by_line = grouped((case.site(off), (leaf, off, on)) for leaf, off, on in _switched_off(case))
     for switched in by_line.values():
         leaves = tuple(dict.fromkeys(leaf for leaf, _, _ in switched))
         _, off, on = switched[0]

@@ -46,7 +46,7 @@ from gradviz.query.pass_owners import PassOwners, call_with_first, first_argumen
 from gradviz.query.source_trees import assigned_to, in_place, names_read, statement_at, trees
 from gradviz.query.training import BY_HAND
 from gradviz.query.writes import Writes
-from gradviz.sets import contained, distinct
+from gradviz.sets import contained, distinct, grouped
 from gradviz.tracefile import PassInfo, Site
 
 _UNREACHED: tuple[str, Fix | str] = (
@@ -524,19 +524,13 @@ def _parts(case: Case, leaves: list[int], others: set[int], number: int) -> Iter
     if not _place(case, number, set(leaves), others).before:
         yield leaves
         return
-    by_part: dict[str, list[int]] = {}
-    for leaf in leaves:
-        by_part.setdefault(_part(case, leaf), []).append(leaf)
+    by_part = grouped((_part(case, leaf), leaf) for leaf in leaves)
     yield from by_part.values()
 
 
 def _by_model(case: Case, leaves: Iterable[int]) -> dict[str, list[int]]:
     """Parameters by the variable that holds their model."""
-    found: dict[str, list[int]] = {}
-    for leaf in leaves:
-        if leaf in case.trace.parameters:
-            found.setdefault(case.model_of(leaf), []).append(leaf)
-    return found
+    return grouped((case.model_of(leaf), leaf) for leaf in leaves if leaf in case.trace.parameters)
 
 
 def _part(case: Case, leaf: int) -> str:

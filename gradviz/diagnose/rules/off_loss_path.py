@@ -39,7 +39,7 @@ import numpy as np
 from gradviz.diagnose.fix import Fix, typed_as, typed_for
 from gradviz.diagnose.lost_change import lost_changes, written_in_place
 from gradviz.diagnose.rule import NOTE, WARNING, Case, Found, Kind, Need, Rule
-from gradviz.diagnose.without_gradient import Wanting, lacking, lacks_gradient, learns_in_other_blocks
+from gradviz.diagnose.without_gradient import lacking, lacks_gradient, learns_in_other_blocks
 from gradviz.events.kinds import OpRan
 from gradviz.query.dropped_results import Dropped, are_used, dropped
 from gradviz.query.flow import leaves_of, op_of, reach
@@ -48,7 +48,7 @@ from gradviz.query.missing_gradients import Lack, Lacks
 from gradviz.query.ops import CONVERTING, COPYING, SUMS
 from gradviz.query.pass_owners import bound_in, missing_at
 from gradviz.query.source_trees import assigned_to, following, names_read, statement_at, trees
-from gradviz.sets import contained, distinct
+from gradviz.sets import contained, distinct, grouped
 from gradviz.tracefile import PassInfo, Site
 from gradviz.words.escape import shortened
 
@@ -64,10 +64,9 @@ _UNWANTED = "_"  # a variable: the program calls a module for what its hooks tak
     follows=("detached-path",),
 )
 def off_loss_path(case: Case) -> Iterator[Found]:
-    by_place: dict[Site | None, list[Wanting]] = {}
-    for lack in case.of(lacking):
-        if lack.lack is Lack.OFF_PATH:
-            by_place.setdefault(case.query.of(Lacks).computed_at(lack), []).append(lack)
+    by_place = grouped(
+        (case.query.of(Lacks).computed_at(lack), lack) for lack in case.of(lacking) if lack.lack is Lack.OFF_PATH
+    )
     for made, own in by_place.items():
         leaves = [lack.leaf for lack in own]
         result = case.called(case.query.tensors.op(own[0].event).outputs)
@@ -296,10 +295,7 @@ def _unused_penalties(case: Case) -> Iterator[Found]:
     numbers = began["number"][case.trace.named(began["how"], ("grad",)) & began["create_graph"].astype(bool)]
     if not len(numbers) or not all(one.recorded for one in case.trace.passes):
         return
-    by_site: dict[int, list[PassInfo]] = {}
-    for one in case.trace.passes:
-        if one.number in numbers:
-            by_site.setdefault(one.site, []).append(one)
+    by_site = grouped((one.site, one) for one in case.trace.passes if one.number in numbers)
     for passes in by_site.values():
         if len(passes) < _LEAST or _are_used(case, [one.number for one in passes]):
             continue

@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from gradviz.diagnose.rule import ERROR, Case, Edit, Fix, Found, Need, Rule, Spot
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, TensorMade
 from gradviz.query.ops import UNFILLED
-from gradviz.sets import distinct, distinct_pairs
+from gradviz.sets import distinct, distinct_pairs, grouped
 
 _UNFILLED = re.compile(
     r"\b(?:torch\.|th\.|t\.)?(?:cuda\.)?(?:Float|Double|Half|BFloat16)?Tensor\((?!\s*\[)[\w\s.,*+/-]+\)"
@@ -94,10 +94,7 @@ def _aliases(case: Case) -> dict[int, list[int]]:
     states = case.trace.states
     shared = states.bases > 0
     pairs = distinct_pairs(states.bases[shared], states.tensors[shared])
-    found: dict[int, list[int]] = {}
-    for base, tensor in pairs.tolist():
-        found.setdefault(base, []).append(tensor)
-    return found
+    return grouped((base, tensor) for base, tensor in pairs.tolist())
 
 
 def _initialised(spot: Spot) -> list[Edit]:

@@ -48,6 +48,7 @@ from gradviz.query.functions_of_source import called
 from gradviz.query.ops import DROPOUTS
 from gradviz.query.source_trees import expression_at, method_calls, trees
 from gradviz.query.writes import Writes
+from gradviz.sets import grouped
 
 _RUNNING_MEAN, _RUNNING_VARIANCE = 1, 2  # the inputs of batch norm with its running statistics
 _INPUT_AND_RATE = 2  # the arguments of dropout without the mode
@@ -150,10 +151,7 @@ def _by_a_function(source: SourceText, layer: ast.Call) -> list[Edit]:
 
 
 def _trained_in_evaluation_mode(case: Case, roots: list[Visit]) -> Iterator[Found]:
-    by_name: dict[str, list[Visit]] = {}
-    for visit in roots:
-        if visit.has_grad and visit.in_pass and visit.kinds:
-            by_name.setdefault(visit.name, []).append(visit)
+    by_name = grouped((visit.name, visit) for visit in roots if visit.has_grad and visit.in_pass and visit.kinds)
     stepped = {case.model_of(leaf) for leaf in case.training.trained}
     for name, own in by_name.items():
         requires_grad = case.query.tensors.requires_grad

@@ -21,7 +21,6 @@ _SITES = 8  # the most lines with passes that are looked at
 _DIRECT = 64  # the most nodes next to leaves that are looked at
 _NEAR = 16  # the most tensors behind a factor that are looked at
 _OF_ACTIONS = 64  # the same behind a sum of log-probabilities of several actions
-_ADDING_UP = op_sets.SUMS | op_sets.REDUCTIONS | op_sets.MULTIPLYING | op_sets.DIVIDING | op_sets.NEGATING
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,23 +253,32 @@ def _candidates(case: Case) -> Iterator[OpRan]:
     )
     for event in case.first_of_sites(ops.events[chosen]):
         op = ops.object(event)
-        if len(op.inputs) >= 2 and all(op.inputs[:2]) and not _is_sum_of_terms(case, op):
+        if len(op.inputs) >= 2 and all(op.inputs[:2]) and not is_linear_to_root(case, op.outputs[0]):
             yield op
 
 
-def _is_sum_of_terms(case: Case, op: OpRan) -> bool:
-    """Whether a difference is only a sum of terms on the way to a root: `fit - 0.01 * entropy` compares nothing."""
+def is_linear_to_root(case: Case, tensor: int, by_weights: bool = True) -> bool:
+    """Whether a tensor is only a term, perhaps scaled, on its single way to a root, as in `fit - 0.01 * entropy`: the
+    square of a difference compares. `by_weights` allows factors that require grad."""
     for _ in range(_NEAR):
-        if op.op not in _ADDING_UP or not op.outputs or is_square(op):
-            return False  # the square of a difference compares
-        (result, *_) = op.outputs
-        if result in case.query.passes.roots:
+        if tensor in case.query.passes.roots:
             return True
-        readers = case.downstream.readers(result)
-        if not readers:
+        readers = [case.query.tensors.op(event) for event in case.downstream.readers(tensor)]
+        onward = [op for op in readers if case.query.nodes.of_op(op.index)]
+        if len(onward) != 1 or not onward[0].outputs or not _is_linear_in(case, onward[0], tensor, by_weights):
             return False
-        op = case.query.tensors.op(readers[0])
+        tensor = onward[0].outputs[0]
     return False
+
+
+def _is_linear_in(case: Case, op: OpRan, tensor: int, by_weights: bool) -> bool:
+    """Whether an op sums or reshapes, or scales one of its inputs."""
+    if op.op in op_sets.SUMS | op_sets.REDUCTIONS | op_sets.NEGATING | op_sets.RESHAPING:
+        return True
+    others = [other for other in op.inputs if other and other != tensor]
+    is_scaling = op.op in op_sets.DIVIDING and op.inputs[0] == tensor
+    is_scaling |= op.op in op_sets.MULTIPLYING and not is_square(op)
+    return is_scaling and (by_weights or not any(case.query.tensors.requires_grad(one, op.index) for one in others))
 
 
 def _sides(case: Case, op: OpRan) -> list[tuple[int, int]]:

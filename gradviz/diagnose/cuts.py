@@ -9,6 +9,7 @@ from enum import Enum
 import numpy as np
 
 from gradviz.diagnose.case import Case
+from gradviz.diagnose.constants import is_linear_to_root
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, OpRan, TensorMade
 from gradviz.events.values import Stat
 from gradviz.query import ops as op_sets
@@ -284,7 +285,7 @@ def _branches_of(case: Case, scan: _Scan) -> Iterator[Cut]:
             is_branch, may_be_meant = True, False
         elif meeting.layered:
             may_be_meant = op.op not in op_sets.ADDING or wholes.isdisjoint(beside)
-            is_joined = not wholes.isdisjoint(behind) and not _is_linear_to_root(case, op.outputs[0])
+            is_joined = not wholes.isdisjoint(behind) and not is_linear_to_root(case, op.outputs[0], by_weights=False)
             is_branch = is_joined or not may_be_meant
         elif op.op in op_sets.JOINING:
             pairs = ((_whole(case, one), whole) for one in behind for whole in wholes)
@@ -292,7 +293,7 @@ def _branches_of(case: Case, scan: _Scan) -> Iterator[Cut]:
             if not is_branch and _is_drawn(case, meeting.cut):
                 is_branch = may_be_meant = not _is_scored(case, scan, meeting)
         elif op.op in op_sets.MULTIPLYING:
-            is_term = bool(meeting.weights) or _is_linear_to_root(case, op.outputs[0])
+            is_term = bool(meeting.weights) or is_linear_to_root(case, op.outputs[0], by_weights=False)
             is_branch = may_be_meant = not is_term
         else:
             is_branch = op.op in op_sets.MATRIX_PRODUCTS and wholes.issubset(beside) and not meeting.sources & wholes
@@ -315,7 +316,9 @@ def _besides_of(case: Case, scan: _Scan) -> Iterator[Cut]:
         is_asked = not (isinstance(cut, OpRan) and (not cut.grad_enabled or cut.index in case.downstream.flat))
         if meeting.layered or not is_asked or op.op in op_sets.LOSSES | op_sets.DIFFERENCES:
             continue
-        is_weight = op.op in op_sets.MULTIPLYING | op_sets.DIVIDING and _is_linear_to_root(case, op.outputs[0])
+        is_weight = op.op in op_sets.MULTIPLYING | op_sets.DIVIDING and is_linear_to_root(
+            case, op.outputs[0], by_weights=False
+        )
         is_product = op.op in op_sets.MATRIX_PRODUCTS and not meeting.weights | meeting.leaves & meeting.sources
         others = [use.data for use in scan.ways.uses if use.leaves == meeting.weights and use.event != meeting.op]
         is_probe = bool(meeting.weights) and all(one in scan.dead for data in others for one in data)
@@ -396,7 +399,6 @@ def _whole(case: Case, tensor: int) -> int:
 
 
 _LEAST_CALLS = 2  # calls
-_LINEAR_OPS = 12  # the most ops between an addition of elements and the root
 _SCALINGS = 4  # the most ops between a comparison and the sum that it is a term of
 
 
@@ -411,7 +413,7 @@ def _terms(case: Case, lasts: list[_Scan]) -> Iterator[Cut]:
             is_term &= case.training.holders.keys() >= set(trains)
             if (
                 is_term
-                and _is_linear_to_root(case, op.outputs[0])
+                and is_linear_to_root(case, op.outputs[0], by_weights=False)
                 and not sets_value(case.query, meeting.sources, meeting.live)
             ):
                 yield Cut(Place.TERM, meeting.cut, tuple(sorted(meeting.leaves)), tensor=meeting.tensor)
@@ -470,27 +472,6 @@ def _is_added(case: Case, op: OpRan) -> bool:
         if op.op not in op_sets.MULTIPLYING | op_sets.DIVIDING:
             return False
     return False
-
-
-def _is_linear_to_root(case: Case, tensor: int) -> bool:
-    for _ in range(_LINEAR_OPS):
-        if tensor in case.query.passes.roots:
-            return True
-        readers = [case.query.tensors.op(event) for event in case.downstream.readers(tensor)]
-        onward = [op for op in readers if case.query.nodes.of_op(op.index)]
-        if len(onward) != 1 or not onward[0].outputs or not _is_linear_in(case, onward[0], tensor):
-            return False
-        tensor = onward[0].outputs[0]
-    return False
-
-
-def _is_linear_in(case: Case, op: OpRan, tensor: int) -> bool:
-    """Whether an op is linear in one of its inputs: it sums or reshapes, or its other inputs are constants."""
-    if op.op in op_sets.SUMS | op_sets.REDUCTIONS | op_sets.NEGATING | op_sets.RESHAPING:
-        return True
-    others = [other for other in op.inputs if other and other != tensor]
-    is_scaling = op.op in op_sets.MULTIPLYING | op_sets.DIVIDING and op.inputs[0] == tensor
-    return is_scaling and not any(case.query.tensors.requires_grad(other, op.index) for other in others)
 
 
 def _learning_behind(case: Case, tensor: int, event: int) -> tuple[int, ...]:

@@ -168,6 +168,7 @@ def _is_written_and_not_read(case: Case, leaf: int) -> bool:
     events = came.events[came["tensor"] == leaf]
     between = [event for event in case.query.tensors.writes(leaf) if events[0] < event < events[-1]]
     gradient = case.query.tensors.grad(leaf, int(events[-1]))
+    between = between if case.query.of(Writes).follows_another(leaf) else []  # a clamp follows nothing
     taken = set(case.trace.table(Kind.GRAD_ASSIGNED)["grad"].tolist())
     return bool(between) and gradient not in taken and not case.downstream.readers(gradient)
 

@@ -91,6 +91,7 @@ def wasted(case: Case) -> Iterator[Link]:
     came = lives.whats == ACCUMULATED
     stepped = came & (lives.after(lives.whats == STEPPED) > 0)
     unused = came & ~stepped & lives.ends_cleared
+    unused |= came & ~stepped & contained(lives.leaves, lives.leaves[stepped])  # of the last round, too
     by_number = case.query.passes.by_number
     sites = np.array([by_number[n].site if n in by_number else 0 for n in lives.numbers.tolist()])
     for site in distinct(sites[came & unused])[:_SITES].tolist():
@@ -108,7 +109,7 @@ def wasted(case: Case) -> Iterator[Link]:
         numbers = distinct(lives.numbers[here])
         if len(lost) and len(used) and len(numbers) > 1 and site:
             link = _into(case, set(lost.tolist()), set(used.tolist()), int(numbers[0]))
-            used_elsewhere = lives.numbers[came & ~unused & contained(lives.leaves, lost)]
+            used_elsewhere = lives.numbers[stepped & contained(lives.leaves, lost)]
             lines = [_lines_of(case, other) for other in distinct(used_elsewhere)[:_PASSES].tolist()]
             # unless the program minimises the same loss with respect to two groups of leaves, in turns
             if link is not None and _lines_of(case, link.number) not in lines:
@@ -167,8 +168,8 @@ def _is_written_and_not_read(case: Case, leaf: int) -> bool:
     came = case.trace.table(Kind.ACCUMULATED)
     events = came.events[came["tensor"] == leaf]
     between = [event for event in case.query.tensors.writes(leaf) if events[0] < event < events[-1]]
-    gradient = case.query.tensors.grad(leaf, int(events[-1]))
     between = between if case.query.of(Writes).follows_another(leaf) else []  # a clamp follows nothing
+    gradient = case.query.tensors.grad(leaf, int(events[-1]))
     taken = set(case.trace.table(Kind.GRAD_ASSIGNED)["grad"].tolist())
     return bool(between) and gradient not in taken and not case.downstream.readers(gradient)
 

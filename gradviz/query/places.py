@@ -55,10 +55,11 @@ class Places(Lookup):
 
     def named_at(self, number: int) -> int:
         """The site at which a value gets its name. If a `return` passes the value to a caller that assigns it to a
-        variable, it is the site of the call."""
+        variable, alone or as one of several, it is the site of the call."""
         callers = self.callers(number)
         for site, caller in pairwise(callers):
-            if not site.names or site.names != caller.names or not self.line_text(site.number).startswith("return "):
+            is_given = site.names and set(caller.names).issuperset(site.names)
+            if not is_given or not self.line_text(site.number).startswith("return "):
                 return site.number
         return callers[-1].number if callers else number
 

@@ -37,7 +37,7 @@ class Link(Enum):
 
 
 LINKS = tuple(Link)
-_WITH_GRADIENT = [LINKS.index(link) for link in (Link.ZERO, Link.UNCHANGED, Link.LEARNS)]
+WITH_GRADIENT = [LINKS.index(link) for link in (Link.ZERO, Link.UNCHANGED, Link.LEARNS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class Ledger:
         at = np.searchsorted(rows.leaves << _BITS | rows.steps, leaves << _BITS | events)
         known = at < len(rows.leaves)
         known[known] = rows.leaves[at[known]] == leaves[known]
-        known[known] = contained(rows.links[at[known]], _WITH_GRADIENT)
+        known[known] = contained(rows.links[at[known]], WITH_GRADIENT)
         return known
 
     def _links(self, rows: Rows, gradients: np.ndarray) -> np.ndarray:
@@ -258,7 +258,7 @@ class Ledger:
         """The leaves that got gradients, but had none at any step of an optimizer: only passes of other optimizers gave
         them some, which were cleared."""
         rows, came = self.rows, self.trace.table(Kind.ACCUMULATED)
-        without_one = without(came["tensor"], rows.leaves[contained(rows.links, _WITH_GRADIENT)])
+        without_one = without(came["tensor"], rows.leaves[contained(rows.links, WITH_GRADIENT)])
         pairs = distinct_pairs(came["tensor"], came["in_pass"])
         of_pass, held_by = self.query.of(PassOwners).optimizers, self.training.holders
         meant = {leaf for leaf, number in pairs.tolist() if of_pass(number) & held_by.get(leaf, set())}

@@ -47,6 +47,7 @@ _SHARE = 0.4  # of the passes from one line; less is what remains at the end of 
     ERROR,
     "a pass whose gradients are all cleared before a step uses them",
     needs=(Need.TRAINING,),
+    follows=("stale-optimizer",),
 )
 def discarded_gradient(case: Case) -> Iterator[Found]:
     lives = case.training.lives

@@ -33,7 +33,7 @@ import numpy as np
 
 from gradviz.diagnose.rule import ERROR, WARNING, Case, Edit, Fix, Found, Kind, Need, Rule, Spot
 from gradviz.query.functions_of_source import nodes_of
-from gradviz.query.ledger import Ledger
+from gradviz.query.ledger import WITH_GRADIENT, Ledger
 from gradviz.query.missing_gradients import PARAMETER, Lack, Lacks
 from gradviz.query.pass_owners import PassOwners, call_with_first, optimizer_name
 from gradviz.query.source_trees import assigned_to, statement_at, trees
@@ -52,6 +52,7 @@ _CURE = "make the optimizer after the last change of the model: "
 )
 def stale_optimizer(case: Case) -> Iterator[Found]:
     yield from _stepped_twice(case)
+    yield from _of_others(case)
     stepped = case.training.stepped
     made_as = {leaf: getattr(case.query.tensors.made(leaf), "how", "") for leaf in case.query.of(Ledger).homeless}
     held_by = case.training.holders  # an optimizer that never steps, which is another fault
@@ -86,6 +87,33 @@ def stale_optimizer(case: Case) -> Iterator[Found]:
         site=site,
         tensors=(*leaves, *unfed, *(case.training.held_by(optimizer) if len(idle) else ())),
     )
+
+
+def _of_others(case: Case) -> Iterator[Found]:
+    """The optimizers without a gradient at any step: the passes before their steps do not go through what they hold,
+    and give gradients to parameters of other optimizers."""
+    rows, came, held_by = case.query.of(Ledger).rows, case.trace.table(Kind.ACCUMULATED), case.training.holders
+    for optimizer in distinct(rows.optimizers).tolist() if case.recorded is None else ():
+        own, passes = rows.optimizers == optimizer, _own_passes(case, optimizer)
+        steps, held = distinct(rows.steps[own]), distinct(rows.leaves[own])
+        got = distinct(came["tensor"][contained(came["in_pass"], passes)]).tolist()
+        others = tuple(leaf for leaf in got if leaf in held_by)
+        is_fed = contained(rows.links[own], WITH_GRADIENT).any() or contained(held, got).any()
+        if is_fed or not others or len(steps) < _LEAST or not contained(held, came["tensor"]).all():
+            continue
+        begun = [case.query.passes.began(number) for number in passes]
+        roots = [(one.roots[0].tensor, one.index) for one in (begun[0], begun[-1]) if one.roots]
+        ways = (case.query.of(Lacks).ways(*root) for root in roots)
+        if any(way.separation(leaf) is not None for way in ways for leaf in held.tolist()):
+            continue  # what it holds is cut off
+        name = optimizer_name(case.query, {optimizer}) or case.training.optimizer_class(optimizer)
+        yield Found(
+            f"{name} holds {case.called(held.tolist())}, and none of them has a gradient at any step at "
+            f"{case.at(int(steps[0]))}: the passes before give gradients to {case.called(others)}",
+            f"give {name} the parameters that its passes are for, and only those",
+            (case.training.made_at(optimizer), int(steps[0])),
+            tensors=(*others, *held.tolist()),
+        )
 
 
 def _stepped_twice(case: Case) -> Iterator[Found]:

@@ -71,7 +71,7 @@ class Reason(Enum):
 def why_no_node(query: Query, op: OpRan) -> Reason:
     """The reason why an op made no node."""
     before = op.index - 1
-    if not any(query.tensors.requires_grad(tensor, before) for tensor in op.inputs if tensor):
+    if not any(query.tensors.requires_grad(one, before) or one in query.of(summed) for one in op.inputs if one):
         return Reason.NOTHING_REQUIRES_GRAD
     if not op.grad_enabled:
         return Reason.GRAD_MODE_OFF
@@ -355,6 +355,8 @@ class Ways:
         elif isinstance(made := tensors.made(tensor), TensorMade):
             copies = made.how not in op_sets.SHARING
             steps = [Hop(source, made.index, True, copies) for source in taken_by(self.query, made)]
+        elif maker is None:
+            steps = [Hop(source, event, False, False) for event, source in self.query.of(summed).get(tensor, ())]
         for event in tensors.writes(tensor):
             if event >= self.at:
                 break
@@ -405,6 +407,24 @@ def taken_by(query: Query, maker: OpRan | TensorMade | None) -> tuple[int, ...]:
         return _drawn_from(query, maker)
     base = query.tensors.base(query.tensors.before(maker.tensor, maker.index))
     return tuple(tensor for tensor in (base.tensor if base is not None else 0, maker.source) if tensor)
+
+
+def summed(query: Query) -> dict[int, list[tuple[int, int]]]:
+    """The gradients that passes with `create_graph` summed at a node, where no op is recorded: by gradient, the event
+    at which the node received it, with each of its parts. Use `query.of(summed)`."""
+    began, received, produced = (query.trace.table(kind) for kind in (Kind.PASS_BEGAN, Kind.RECEIVED, Kind.PRODUCED))
+    numbers, flows = began["number"][began["create_graph"] > 0], produced.lists("flows")
+    own = contained(produced["in_pass"], numbers)[flows.owners]
+    in_pass = produced["in_pass"][flows.owners[own]].tolist()
+    pairs = zip(in_pass, flows.elements[own].tolist(), strict=True)
+    parts = grouped(((number, node), gradient) for number, (node, gradient) in pairs)
+    sums: dict[int, list[tuple[int, int]]] = {}
+    for row in np.flatnonzero(contained(received["in_pass"], numbers)).tolist():
+        given = parts.get((int(received["in_pass"][row]), int(received["node"][row])), [])
+        if len(given) > 1:
+            gradient, event = int(received.lists("gradients").firsts[row]), int(received.events[row])
+            sums[gradient] = [(event, part) for part in given if part]
+    return sums
 
 
 def _drawn_from(query: Query, maker: TensorMade) -> tuple[int, ...]:

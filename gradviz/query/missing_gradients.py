@@ -130,7 +130,7 @@ class Lacks:
             if numbers is not None:  # a copy after the cut is in the pass itself, unlike data from a memory
                 return numbers if numbers.lack is Lack.COPIED and numbers.event > cut.event else cut
             return (self._open_use(leaf, begun[-1].at) if leaf not in self.penalties else None) or cut
-        if numbers is not None or any(leaf in self._asked(one) for one in begun):
+        if numbers is not None or any(self._is_returned(leaf, one) for one in begun):
             return numbers
         return self._not_on_a_way(leaf, begun, results)
 
@@ -319,7 +319,7 @@ class Lacks:
         ways: list[tuple[Separation, Begun]] = []
         for one in reversed(begun):
             way = self._separation(leaf, one.root, one.at)
-            if way is not None and not way.is_copy and leaf not in self._asked(one):
+            if way is not None and not way.is_copy and not self._is_returned(leaf, one):
                 ways.append((way, one))
         cuts = [(way, one) for way, one in ways if way.cut is not None]
         if cuts:
@@ -330,6 +330,7 @@ class Lacks:
             event = -1 if self._asked(one) else self._returned_none(leaf, one.pass_number)
             if event >= 0:
                 return Lacking(leaf, Lack.NOT_RETURNED, event, one.root, one.pass_number)
+        ways = [] if any(leaf in self._asked(one) for one in begun) else ways
         return next((Lacking(leaf, Lack.NOT_ASKED, one.at, one.root, one.pass_number) for _, one in ways), None)
 
     def _returned_none(self, leaf: int, pass_number: int) -> int:
@@ -360,9 +361,13 @@ class Lacks:
         return received is not None and any(received.gradients)
 
     def _asked(self, begun: Begun) -> tuple[int, ...]:
-        """The tensors whose gradients a pass was asked for: `autograd.grad` returns them."""
-        began = self.trace.event(begun.at)
-        return began.inputs if isinstance(began, PassBegan) else ()
+        """The tensors whose gradients a pass was asked for."""
+        return self.query.passes.began(begun.pass_number).inputs
+
+    def _is_returned(self, leaf: int, begun: Begun) -> bool:
+        """Whether `autograd.grad` returns the gradient of a leaf."""
+        began = self.query.passes.began(begun.pass_number)
+        return began.how == "grad" and leaf in began.inputs
 
     # --- through plain numbers
 

@@ -301,7 +301,7 @@ def _unused_penalties(case: Case) -> Iterator[Found]:
             continue
         event, tensor = _penalty(case, passes[0])
         leaves = tuple(leaf for leaf in leaves_of(case.query, tensor) if leaf in case.training.trained)
-        if leaves and _is_one_for_each_step(case, passes, leaves):
+        if leaves and tensor not in case.query.passes.roots and _is_one_for_each_step(case, passes, leaves):
             made = case.query.places.site(case.query.places.named_at(case.site(event)))
             why = f"from the gradient of pass {passes[0].number} with its graph (create_graph=True), reaches no root: "
             why += "no step takes it into account"

@@ -97,7 +97,7 @@ def _rises_again(case: Case, calls: np.ndarray) -> bool:
     is_low, is_high = rates < 0.2 * rates.max(), rates > 0.8 * rates.max()
     leaps = np.count_nonzero(is_low[:-1] & is_high[1:])
     is_nested = loops_around(case, case.site(int(calls[0]))) > 1
-    return bool(is_high[np.argmin(rates) :].any() and is_low.any() if is_nested else leaps > 1)
+    return bool(is_high[np.argmax(is_low) :].any() and is_low.any() if is_nested else leaps > 1)
 
 
 def _behind_the_step(spot: Spot) -> list[Edit]:

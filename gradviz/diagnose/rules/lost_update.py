@@ -67,7 +67,8 @@ def _put_back(case: Case) -> Iterator[Found]:
     writes, rows = case.query.of(Writes), case.query.of(Ledger).rows
     late = contained(writes.leaves, rows.leaves) & ~contained(writes.events, rows.steps)
     late[late] = [
-        writes.author(event, leaf) is Author.LOAD
+        (author := writes.author(event, leaf)) is Author.LOAD
+        or (author is Author.PROGRAM and writes.follows_another(leaf))
         for event, leaf in zip(writes.events[late].tolist(), writes.leaves[late].tolist(), strict=True)
     ]
     for events in case.by_site(distinct(writes.events[late])).values():
@@ -119,7 +120,8 @@ def _are_overwritten(case: Case, leaf: int, steps: np.ndarray, loads: np.ndarray
     loads_before, reads_before = np.searchsorted(loads, steps), np.searchsorted(reads, steps)
     written, read = [*loads.tolist(), case.trace.count], [*reads, case.trace.count]
     is_lost = [written[one] < read[other] for one, other in zip(loads_before, reads_before, strict=True)]
-    if sum(is_lost) < _ROUNDS or not all(is_lost[:-1]) or not tensors.is_op(int(loads[0])):
+    is_load = tensors.is_op(int(loads[0])) and case.query.of(Writes).author(int(loads[0]), leaf) is Author.LOAD
+    if sum(is_lost) < _ROUNDS or not all(is_lost[:-1]) or not is_load:
         return False
     sources_of = tensors.op(int(loads[0])).inputs[1:]
     return leaf not in reach(sources_of, lambda one: sources(case.query, one, through_memory=True), NEAR)

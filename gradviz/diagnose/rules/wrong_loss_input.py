@@ -52,7 +52,7 @@ _PASSING = RESHAPING | CONVERTING | SELECTING
 _LOG_TARGET = "log_target=True"
 _LOG_SUMS = LOG_SHARES | {"logsumexp"}
 _EXPECTING = OF_LOGITS | OF_LOG_PROBABILITIES | _LOG_SUMS
-_NEVER_POSITIVE = ("nll_loss", "ctc_loss")  # the losses whose input is never above 0
+_NEVER_POSITIVE = ("nll_loss", "ctc_loss", "kl_div")  # the losses whose input is never above 0
 _DIM = re.compile(r"dim=\(?(-?\d+)")
 _LOSS = "Loss"  # how PyTorch's modules of losses end
 # The messages of PyTorch when the module of a loss gets tensors as its settings.

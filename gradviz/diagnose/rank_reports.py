@@ -15,6 +15,7 @@ from gradviz.events.kinds import Kind
 from gradviz.query.collective_calls import ALL_REDUCE
 from gradviz.query.query import Query
 from gradviz.query.replicas import Replicas
+from gradviz.sets import grouped
 from gradviz.tracefile import Trace, open_trace
 from gradviz.words.numbers import called_ranks
 
@@ -152,10 +153,7 @@ def on_ranks(ranks: tuple[int, ...], count: int) -> str:
 
 def _not_checked(reports: Mapping[int, Report]) -> list[tuple[str, str]]:
     """The rules that were not checked, each with the reason, and with the ranks if it is not all ranks."""
-    ranks: dict[tuple[str, str], list[int]] = {}
-    for rank, report in reports.items():
-        for pair in report.not_checked:
-            ranks.setdefault(pair, []).append(rank)
+    ranks = grouped((pair, rank) for rank, report in reports.items() for pair in report.not_checked)
     count = len(reports)
     return [
         (rule, reason if len(own) == count else f"{reason} ({on_ranks(tuple(own), count)})")

@@ -91,7 +91,7 @@ def named(names: Sequence[str]) -> str:
 
 def each_rank(ranks: Replicas, texts: Sequence[str]) -> str:
     """The texts of all ranks in one line, each text once with its ranks; of many texts only the first four."""
-    by_text = grouped((text, rank) for rank, text in zip(ranks.ranks, texts, strict=True))
+    by_text = grouped(zip(texts, ranks.ranks, strict=True))
     parts = [f"{text} on {called_ranks(own)}" for text, own in by_text.items()]
     if len(parts) > _MOST_TEXTS:
         others = [rank for own in [*by_text.values()][_MOST_TEXTS:] for rank in own]

@@ -211,7 +211,7 @@ def _held(what: str, values: Mapping[int, _Held]) -> Apart:
     values_held = [one for one in held if not isinstance(one, str)]
     is_text = len(values_held) < len(held)
     firsts = [held.index(one) for one in held] if is_text else alike(values_held)
-    ranks_of = grouped((first, rank) for rank, first in zip(values, firsts, strict=True))
+    ranks_of = grouped(zip(firsts, values, strict=True))
     return Apart(what, tuple((held[first], tuple(ranks)) for first, ranks in ranks_of.items()))
 
 

@@ -166,7 +166,7 @@ class Nodes(Lookup):
         roots = self.trace.table(Kind.PASS_BEGAN).lists("roots").elements
         nodes, tensors = (np.concatenate([edges[:, part], roots[:, part]]) for part in (0, 2))
         others = (nodes > 0) & (tensors > 0) & ~contained(nodes, self.table["node"])
-        return grouped((node, tensor) for node, tensor in distinct_pairs(nodes[others], tensors[others]).tolist())
+        return grouped(distinct_pairs(nodes[others], tensors[others]).tolist())
 
     def _is_leaf(self, tensor: int) -> bool:
         """Whether a tensor was a leaf at its first state. If not, its node was not recorded (`--scope`)."""

@@ -328,10 +328,7 @@ class Deliveries:
     @cached_property
     def _receipts(self) -> dict[int, list[int]]:
         """The events at which each node received its gradients, in order."""
-        by_node: dict[int, list[int]] = {}
-        for node, event in zip(*(column.tolist() for column in self.received), strict=True):
-            by_node.setdefault(node, []).append(event)
-        return by_node
+        return grouped(zip(*(column.tolist() for column in self.received), strict=True))
 
     def _delivery(self, row: int) -> Delivery:
         return Delivery(int(self.events[row]), int(self.positions[row]), int(self.gradients[row]))

@@ -13,7 +13,7 @@ import numpy as np
 
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW, WHOLE, Kind, Mutated, OpRan, TensorMade
 from gradviz.query.sorted_tables import Log, Lookup
-from gradviz.sets import contained, distinct
+from gradviz.sets import contained, distinct, grouped
 from gradviz.tracefile import Snapshot, Trace
 from gradviz.tracefile.columns import Lists
 
@@ -167,10 +167,8 @@ class Tensors(Lookup):
     @cached_property
     def _writes(self) -> dict[int, list[int]]:
         """The events that changed each tensor in place, in order; without tensors that were never changed."""
-        by_tensor: dict[int, list[int]] = {}
-        for event, tensor in zip(*(column.tolist() for column in self.all_writes), strict=True):
-            by_tensor.setdefault(tensor, []).append(event)
-        return by_tensor
+        events, tensors = self.all_writes
+        return grouped(zip(tensors.tolist(), events.tolist(), strict=True))
 
     def writes(self, tensor: int) -> list[int]:
         """The events that changed a tensor in place, in order."""

@@ -17,7 +17,7 @@ from gradviz.query.flow import reach
 from gradviz.query.ops import COPYING
 from gradviz.query.query import Query
 from gradviz.query.tensors import State
-from gradviz.sets import contained, distinct
+from gradviz.sets import contained, distinct, grouped
 from gradviz.tracefile import Snapshot
 
 
@@ -430,10 +430,7 @@ class _Search:
     def _received(self) -> dict[int, list[int]]:
         """The events at which each node received gradients."""
         table = self.trace.table(Kind.RECEIVED)
-        by_node: dict[int, list[int]] = {}
-        for node, event in zip(table["node"].tolist(), table.events.tolist(), strict=True):
-            by_node.setdefault(node, []).append(event)
-        return by_node
+        return grouped(zip(table["node"].tolist(), table.events.tolist(), strict=True))
 
     def _compared(self, event: int, tensor: int, node: int, made: int, ran: int) -> SilentWrite | None:
         """The write, if the values of the tensor differ between forward and backward; else None."""

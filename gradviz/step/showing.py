@@ -4,15 +4,14 @@ leaves, paths, and the results of other values; also `nan`, `export` and `quit`.
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from rich.cells import cell_len, set_cell_size
 
-from gradviz.events.kinds import Kind, OpRan
+from gradviz.events.kinds import Kind
 from gradviz.events.site import Place
 from gradviz.query.curves import norm_of
-from gradviz.query.differences import Forward
 from gradviz.query.flow import count_ways, op_of, shortest_way
 from gradviz.query.moment import TensorState
 from gradviz.query.ops import function_name
@@ -470,19 +469,6 @@ def _path_steps(stop: Stop, way: list[int]) -> list[str]:
 
 
 _ELEMENTS = re.compile(r"[\w.#]+(\s*\[[^\[\]]*\](\.grad)?)?")
-
-
-class Paused(Protocol):
-    """A script that waits at a stop."""
-
-    def evaluate(self, expression: str) -> list[str]:
-        """Evaluate an expression in the script's frame, unrecorded. Returns the lines that it printed, then its
-        value; or the exception in one line."""
-
-    def forward_of(self, op: OpRan, node: int, alone: bool) -> Forward:
-        """The function that an op computed, from its tensor inputs, arrays to arrays. It runs unrecorded, and
-        restores the random numbers. `alone` means that the op made only this node. Raises CommandError if the op
-        cannot run again."""
 
 
 def evaluate(session: Session, argument: str) -> None:

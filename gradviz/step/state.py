@@ -71,7 +71,7 @@ class Session:
         self.query = self.words.query
         self.settings = settings or Settings()
         self.live = live
-        # a paused script (`gradviz.step.showing.Paused`), if expressions can be evaluated in it
+        # a paused script (`gradviz.live.debugger.PausedScript`), if expressions can be evaluated in it
         self.script: Any = None
         self.exporter, self.fill, self.what_if = exporter, fill, what_if
         self.fill_in_where_bad = fill_in_where_bad

@@ -94,7 +94,7 @@ def _aliases(case: Case) -> dict[int, list[int]]:
     states = case.trace.states
     shared = states.bases > 0
     pairs = distinct_pairs(states.bases[shared], states.tensors[shared])
-    return grouped((base, tensor) for base, tensor in pairs.tolist())
+    return grouped(pairs.tolist())
 
 
 def _initialised(spot: Spot) -> list[Edit]:

@@ -3,7 +3,7 @@ behind the cut get gradients from elsewhere, so that nothing else shows it."""
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
@@ -218,9 +218,10 @@ def _recurrences_of(case: Case, scan: _Scan) -> Iterator[Cut]:
         carried = [{*reach(step.sources, lambda one: _openly(case, one), NEAR)} - weights for step in later]
         goes_on = any(behind.get(one) for pair in itertools.pairwise(carried) for one in set.intersection(*pair))
         sources = {one for step in later for one in step.sources}
-        if not goes_on and not any(map(behind.get, live)) and all(map(behind.get, sources)):
-            leaves = tuple(sorted(later[0].leaves))
-            yield Cut(Place.STEP, later[0].cut, leaves, scan.root, tensor=min(later[0].sources), reader=later[0].op)
+        if all(map(behind.get, sources)):
+            first, leaves, is_meant = later[0], tuple(sorted(later[0].leaves)), goes_on or any(map(behind.get, live))
+            cut = Cut(Place.STEP, first.cut, leaves, scan.root, min(first.sources), reader=first.op)
+            yield replace(cut, may_be_meant=is_meant)
 
 
 _SEVERAL = 2  # the fewest results that are cut together

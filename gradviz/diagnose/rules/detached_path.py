@@ -23,8 +23,8 @@ target network, an evaluation, a frozen copy, a number that is only logged, a pr
 that is cut every few steps, a sampled action beside its log-probability, a part that a library's own code cuts off, or
 a whole leaf that it cuts off and no optimizer holds. A decoder behind codes without a straight-through estimate,
 `decoder(q.detach())`, looks like such a probe, and a layer under no_grad that is added to its own results like a target
-of itself. A note only: a layer that reads what is cut off, whose result a later op combines with it, as a gate does, or
-one way of several from a result: that may be meant.
+of itself. A note only: a layer that reads what is cut off, whose result a later op combines with it, as a gate does,
+one way of several from a result, or one of the two states of a recurrence: that may be meant.
 """
 
 from collections.abc import Iterator
@@ -147,7 +147,9 @@ def _told(case: Case, cut: Cut, why: str) -> str:
         return f"{case.called(cut.part)} {only}, {why}: {lose} through it"
     if cut.place is Place.STEP:
         reader = case.at(cut.reader)
-        return f"{name} is cut off before each call at {reader}, {why}: {lose} from later steps of the same pass"
+        return f"{name} is cut off before each call at {reader}, {why}: {lose} from later steps of the same pass" + (
+            " through it" if cut.may_be_meant else ""
+        )
     if cut.place is Place.BRANCH:
         reader = case.at(cut.reader)
         return f"one of two branches from {name} to {reader} is cut here, {why}: {lose} through it"

@@ -1,4 +1,5 @@
-"""`discarded-gradient`: the gradients of a whole pass are cleared before any step has used them.
+"""`discarded-gradient`: the gradients of a whole pass are cleared before any step has used them; or, in a loop over
+tasks, those of one optimizer's parameters, while the others keep theirs.
 
 Why it is bad: the pass takes time and changes nothing, and the step that follows has no gradients.
 
@@ -18,7 +19,7 @@ Not reported: a pass that also computes the gradient of a leaf that nothing trai
 names as an input, as `autograd.grad` does, if another pass comes before the next step; a pass whose gradients are not
 finite, which a gradient scaler skips; a pass that the step of an optimizer runs or clears itself; a pass from a line
 that runs only where no steps are (before training, say); a pass whose gradients the program reads (norms, cosines,
-weights of tasks, Fisher information), if the next step has gradients of another pass.
+weights of tasks, Fisher information), if the next step has gradients of another pass; optimizers that take turns.
 """
 
 import ast
@@ -28,7 +29,7 @@ import numpy as np
 
 from gradviz.diagnose.cuts import partial_cuts
 from gradviz.diagnose.loops import loops_around
-from gradviz.diagnose.rule import ERROR, NOTE, Case, Edit, Fix, Found, Kind, Need, Rule, Spot
+from gradviz.diagnose.rule import ERROR, NOTE, WARNING, Case, Edit, Fix, Found, Kind, Need, Rule, Spot
 from gradviz.diagnose.without_gradient import lacking
 from gradviz.query.ledger import Ledger
 from gradviz.query.missing_gradients import Lack
@@ -39,6 +40,7 @@ from gradviz.sets import contained, distinct, without
 from gradviz.tracefile import PassInfo
 
 _CUTS = (Lack.CUT, Lack.COPIED)
+_LEAST = 2  # passes
 _SHARE = 0.4  # of the passes from one line; less is what remains at the end of an epoch
 
 
@@ -55,6 +57,7 @@ def discarded_gradient(case: Case) -> Iterator[Found]:
     came = lives.whats == ACCUMULATED
     lost = came & trained & lives.ends_cleared & (lives.after(lives.whats == STEPPED) == 0)
     lost &= ~_are_followed_unseen(case)
+    yield from _of_some(case, lost)
     passes = distinct(lives.numbers[came])
     kept = distinct(lives.numbers[came & trained & ~lost])
     discarded = without(passes, [*kept, *case.training.inside_steps])
@@ -104,6 +107,33 @@ def discarded_gradient(case: Case) -> Iterator[Found]:
                 (cleared, backward_pass.first),
                 number=backward_pass.number,
                 tensors=leaves,
+            )
+
+
+def _of_some(case: Case, lost: np.ndarray) -> Iterator[Found]:
+    """The clearings of one optimizer between passes for its step, where other leaves keep the gradients of the passes,
+    and a pass like them is used for the step: in a loop over tasks or parts of a batch."""
+    lives, by_number, owners = case.training.lives, case.query.passes.by_number, case.query.of(PassOwners).optimizers
+    used = (lives.whats == ACCUMULATED) & (lives.after(lives.whats == STEPPED) > 0)
+    for optimizer in distinct(case.training.stepped["optimizer"]).tolist():
+        own = contained(lives.leaves, case.training.held_by(optimizer))
+        kept, cleared = distinct(lives.numbers[own & used]), lives.numbers[own & lost]
+        alike = {(by_number[number].site, by_number[number].digest) for number in kept.tolist()}
+        passes = [by_number[n] for n in distinct(cleared[contained(cleared, lives.numbers[used & ~own])]).tolist()]
+        passes = [one for one in passes if (one.site, one.digest) in alike and optimizer in owners(one.number)]
+        if not passes or len(passes) < _SHARE * len(kept) or len(kept) < _LEAST:
+            continue
+        rows = np.flatnonzero(own & lost & (lives.numbers == passes[0].number))
+        ends, leaves = _clearings(case, rows), tuple(distinct(lives.leaves[rows]).tolist())
+        if not case.query.of(Ledger).are_read(lives.leaves[rows], lives.events[rows], ends).any():
+            yield Found(
+                f"the gradients of {case.called(leaves)} from {len(passes)} of {len(passes) + len(kept)} passes are "
+                "cleared here before a step has used them; other leaves keep those of the same passes",
+                "clear them once before these passes, with all the others",
+                (int(ends[0]), passes[0].first),
+                number=passes[0].number,
+                tensors=leaves,
+                severity=WARNING,
             )
 
 

@@ -19,8 +19,8 @@ Example:
 
 Cure: divide each loss by the number of micro-batches: `(loss / n).backward()`.
 
-Not reported: losses that are sums, gradients that are divided before the step, and losses of tasks after steps of
-their own, as in meta-learning.
+Not reported: losses that are sums, gradients that are divided before the step, and losses of tasks: with steps of
+their own, as in meta-learning, or a head.
 """
 
 import ast
@@ -35,7 +35,7 @@ from gradviz.events.values import Stat
 from gradviz.query.flow import chain, is_mean, op_of, root_is_mean
 from gradviz.query.ops import DIVIDING, MULTIPLYING, OF_LOG_PROBABILITIES, OF_LOGITS
 from gradviz.query.training import ACCUMULATED, CHANGED, STEPPED
-from gradviz.sets import contained
+from gradviz.sets import contained, distinct
 from gradviz.tracefile import PassInfo
 from gradviz.words.numbers import number as digits
 
@@ -126,7 +126,9 @@ def _is_micro_batching(case: Case, passes: list[PassInfo]) -> bool:
     if len({one.digest for one in passes}) != 1 or not all(root_is_mean(case.query, one.number) for one in passes[:8]):
         return False
     roots = {case.query.passes.began(backward_pass.number).roots[0].node for backward_pass in passes}
-    own = len(roots) == len(passes)
+    came = case.trace.table(Kind.ACCUMULATED)
+    got = {tuple(distinct(came["tensor"][came["in_pass"] == one.number])) for one in passes[:8]}
+    own = len(roots) == len(passes) and len(got) == 1  # else they are of tasks, each with a head of its own
     return own and case.query.passes.through_passes.isdisjoint(one.number for one in passes)
 
 

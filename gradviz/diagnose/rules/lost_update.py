@@ -1,8 +1,9 @@
-"""`lost-update`: steps with a learning rate and a gradient above 0 leave a parameter exactly as it was: the
-change is smaller than the spacing of its dtype, and is rounded away. In a wider dtype (float32) the rule reports only
-if this happens to half of the parameters. Or the program copies older values over the parameters again and again, after
-the steps of one optimizer: it puts back all that these steps have changed, or most of it after each step. Or it copies
-new values over them after each step, before any op reads what the step has changed.
+"""`lost-update`: steps with a learning rate and a gradient above 0 leave a parameter exactly as it was: the change is
+smaller than the spacing of its dtype, and is rounded away. In a wider dtype (float32) the rule reports only if this
+happens to half of the parameters. Or the program copies older values over the parameters again and again, after the
+steps of one optimizer, or averages them with a copy the wrong way round: it puts back all that these steps have
+changed, or most of it after each step. Or it copies new values over them after each step, before any op reads what the
+step has changed.
 
 Why it is bad: the optimizer steps, the loss does not change, and nothing raises.
 
@@ -65,7 +66,7 @@ def lost_update(case: Case) -> Iterator[Found]:
 def _put_back(case: Case) -> Iterator[Found]:
     """The lines that copy older values over parameters after the steps of an optimizer, before its next step."""
     writes, rows = case.query.of(Writes), case.query.of(Ledger).rows
-    late = contained(writes.leaves, rows.leaves) & ~contained(writes.events, rows.steps)
+    late = contained(writes.leaves, rows.leaves[rows.norms > 0]) & ~contained(writes.events, rows.steps)
     late[late] = [
         (author := writes.author(event, leaf)) is Author.LOAD
         or (author is Author.PROGRAM and writes.follows_another(leaf))

@@ -20,8 +20,8 @@ Example:
 Cure: detach the tensor that is meant to be constant: `hidden = hidden.detach()` at the start of a round,
 `target.detach()`, `with torch.no_grad():` around the target.
 
-Not reported: gradients of an input that the program looks at and clears, without a step, and a graph over several
-rounds that one pass goes through (truncated backpropagation).
+Not reported: gradients of an input that the program looks at and clears, without a step; a graph over several rounds
+that one pass goes through (truncated backpropagation); a difference that is only weighted on its way to the root.
 """
 
 import re

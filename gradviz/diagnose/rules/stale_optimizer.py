@@ -1,8 +1,8 @@
 """`stale-optimizer`: an optimizer holds no parameter that gets gradients, from its first step or from a later step on,
-while the parameters that get gradients are in no optimizer. Or the newest parameters are in no optimizer, and as many
-older parameters are not used. The optimizer was made before the parameters were replaced, or from the wrong
-parameters: two networks have an optimizer each, and both optimizers hold the parameters of one network. Also reported:
-two optimizers that hold the same parameters and both step with the same gradients.
+while the parameters that get gradients are in no optimizer, or in another. Or the newest parameters are in no
+optimizer, and as many older parameters are not used. The optimizer was made before the parameters were replaced, or
+from the wrong parameters: two networks have an optimizer each, and both optimizers hold the parameters of one network.
+Also reported: two optimizers that hold the same parameters and both step with the same gradients.
 
 Why it is bad: the optimizer holds tensors that nothing computes with. The loss stays where it is, or only another
 part learns.
@@ -66,13 +66,7 @@ def stale_optimizer(case: Case) -> Iterator[Found]:
         return
     step = int(idle[0]) if len(idle) else int(stepped.events[0])
     optimizer = int(stepped["optimizer"][stepped.events == step][0])
-    lacks = "holds the parameters from before a replacement"
-    if len(idle):
-        from_passes = " from the passes before its steps" * (len(_got(case, optimizer)) > 0)
-        lacks = f"holds no tensor that gets a gradient{from_passes}"
-        came = case.trace.table(Kind.ACCUMULATED)
-        got = came["tensor"][contained(came["in_pass"], _own_passes(case, optimizer))]
-        leaves = [leaf for leaf in leaves if leaf in got] or leaves
+    lacks = "holds no tensor that gets a gradient" if len(idle) else "holds the parameters from before a replacement"
     made, unfed = case.query.tensors.maker(leaves[0]), [*filter(held_by.get, case.query.of(Lacks).never_got)]
     holding = case.training.made_at(optimizer)
     name = case.training.optimizer_class(optimizer)
@@ -91,27 +85,28 @@ def stale_optimizer(case: Case) -> Iterator[Found]:
 
 def _of_others(case: Case) -> Iterator[Found]:
     """The optimizers without a gradient at any step: the passes before their steps do not go through what they hold,
-    and give gradients to parameters of other optimizers."""
-    rows, came, held_by = case.query.of(Ledger).rows, case.trace.table(Kind.ACCUMULATED), case.training.holders
+    and give gradients to other parameters."""
+    rows, came = case.query.of(Ledger).rows, case.trace.table(Kind.ACCUMULATED)
     for optimizer in distinct(rows.optimizers).tolist() if case.recorded is None else ():
         own, passes = rows.optimizers == optimizer, _own_passes(case, optimizer)
         steps, held = distinct(rows.steps[own]), distinct(rows.leaves[own])
-        got = distinct(came["tensor"][contained(came["in_pass"], passes)]).tolist()
-        others = tuple(leaf for leaf in got if leaf in held_by)
+        got = distinct(came["tensor"][contained(came["in_pass"], passes)])
+        others = [leaf for leaf in got.tolist() if leaf in case.trace.parameters or leaf in case.training.holders]
         is_fed = contained(rows.links[own], WITH_GRADIENT).any() or contained(held, got).any()
-        if is_fed or not others or len(steps) < _LEAST or not contained(held, came["tensor"]).all():
+        if is_fed or not others or len(steps) < _LEAST or not contained(held, came["tensor"]).any():
             continue
         begun = [case.query.passes.began(number) for number in passes]
         roots = [(one.roots[0].tensor, one.index) for one in (begun[0], begun[-1]) if one.roots]
         ways = (case.query.of(Lacks).ways(*root) for root in roots)
-        if any(way.separation(leaf) is not None for way in ways for leaf in held.tolist()):
+        are_held = case.training.holders.keys() >= set(others)
+        if are_held and any(way.separation(leaf) is not None for way in ways for leaf in held.tolist()):
             continue  # what it holds is cut off
-        name = optimizer_name(case.query, {optimizer}) or case.training.optimizer_class(optimizer)
+        made, kind = case.training.made_at(optimizer), case.training.optimizer_class(optimizer)
         yield Found(
-            f"{name} holds {case.called(held.tolist())}, and none of them has a gradient at any step at "
-            f"{case.at(int(steps[0]))}: the passes before give gradients to {case.called(others)}",
-            f"give {name} the parameters that its passes are for, and only those",
-            (case.training.made_at(optimizer), int(steps[0])),
+            f"{optimizer_name(case.query, {optimizer}) or kind} holds {case.called(held.tolist())}, and none has a "
+            f"gradient at any step at {case.at(int(steps[0]))}: the passes before are for {case.called(others)}",
+            _made_anew(case, made, kind, others, 0, ""),
+            (made, int(steps[0])) if made < case.trace.count else (int(steps[0]),),
             tensors=(*others, *held.tolist()),
         )
 
@@ -206,23 +201,16 @@ def _replacing(case: Case, made: int) -> int:
 
 
 def _idle_steps(case: Case, leaves: list[int]) -> np.ndarray:
-    """The steps of optimizers whose parameters never get a gradient, or get none after these leaves got their first, or
-    get none from the optimizer's own passes, which give some of these leaves one."""
+    """The steps of optimizers whose parameters never get a gradient, or none after these leaves got their first."""
     stepped, came = case.training.stepped, case.trace.table(Kind.ACCUMULATED)
-    owners = case.query.of(PassOwners).optimizers
     since = int(came.events[contained(came["tensor"], leaves)].min())
     found = [stepped.events[:0]]
     for optimizer in distinct(stepped["optimizer"]).tolist():
-        got, own = _got(case, optimizer), _own_passes(case, optimizer)
+        got = _got(case, optimizer)
         steps = stepped.events[stepped["optimizer"] == optimizer]
         late = steps[steps > since]
-        inside = contained(came["in_pass"], own)
-        shares = any(optimizer in owners(one.number) and one.number not in own for one in case.trace.passes)
-        gives = contained(came["tensor"][inside], leaves).any() and not contained(came.events[inside], got).any()
         if not len(got) or (got.max() < since and len(late) >= _LEAST):
             found.append(late if len(got) else steps)
-        elif len(steps) >= _LEAST and gives and not shares:
-            found.append(steps)
     return np.sort(np.concatenate(found))
 
 

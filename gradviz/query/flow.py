@@ -415,8 +415,7 @@ def summed(query: Query) -> dict[int, list[tuple[int, int]]]:
     began, received, produced = (query.trace.table(kind) for kind in (Kind.PASS_BEGAN, Kind.RECEIVED, Kind.PRODUCED))
     numbers, flows = began["number"][began["create_graph"] > 0], produced.lists("flows")
     own = contained(produced["in_pass"], numbers)[flows.owners]
-    in_pass = produced["in_pass"][flows.owners[own]].tolist()
-    pairs = zip(in_pass, flows.elements[own].tolist(), strict=True)
+    pairs = zip(produced["in_pass"][flows.owners[own]].tolist(), flows.elements[own].tolist(), strict=True)
     parts = grouped(((number, node), gradient) for number, (node, gradient) in pairs)
     sums: dict[int, list[tuple[int, int]]] = {}
     for row in np.flatnonzero(contained(received["in_pass"], numbers)).tolist():

@@ -327,10 +327,10 @@ class Lacks:
             assert way.cut is not None
             return Lacking(leaf, Lack.CUT, way.cut.index, one.root, one.pass_number)
         for _, one in ways:
-            event = -1 if self._asked(one) else self._returned_none(leaf, one.pass_number)
+            asked = self.query.passes.began(one.pass_number).inputs
+            event = -1 if asked else self._returned_none(leaf, one.pass_number)
             if event >= 0:
                 return Lacking(leaf, Lack.NOT_RETURNED, event, one.root, one.pass_number)
-        ways = [] if any(leaf in self._asked(one) for one in begun) else ways
         return next((Lacking(leaf, Lack.NOT_ASKED, one.at, one.root, one.pass_number) for _, one in ways), None)
 
     def _returned_none(self, leaf: int, pass_number: int) -> int:
@@ -359,10 +359,6 @@ class Lacks:
         event, node = int(produced.events[row]), int(produced["node"][row])
         received = self.query.at(event).received(node)
         return received is not None and any(received.gradients)
-
-    def _asked(self, begun: Begun) -> tuple[int, ...]:
-        """The tensors whose gradients a pass was asked for."""
-        return self.query.passes.began(begun.pass_number).inputs
 
     def _is_returned(self, leaf: int, begun: Begun) -> bool:
         """Whether `autograd.grad` returns the gradient of a leaf."""
@@ -722,7 +718,7 @@ def _of_leaf(query: Query, tensor: int, moment: Moment) -> Absence:
     began = query.passes.began(backward_pass.number)
     if began.how == "grad" and backward_pass.last is not None and backward_pass.last <= k:
         return Absence(Why.RETURNED, number=backward_pass.number, to_come=to_come)
-    if began.inputs:
+    if began.inputs and tensor not in began.inputs:
         return Absence(Why.NOT_ASKED_FOR, number=backward_pass.number, asked=began.inputs, to_come=to_come)
     return _never(query, tensor, began, k) or _in_a_pass(query, tensor, began, to_come)
 

@@ -25,6 +25,8 @@ ADVISED = {
     "clip-before-unscale: a scale by hand",
     "constant-output: cross_entropy of one class",
     "detached-path: a mask that is made to require grad",
+    "discarded-gradient: the trunk is cleared for each of three tasks",
+    "stale-optimizer: an adversary's optimizer that holds the decoder",
     "detached-path: a distillation that compares the teacher with itself",
     "detached-path: a mask behind a threshold that is made a new leaf",
     "detached-path: a scored pooling that uses only the indices of topk",

@@ -432,7 +432,8 @@ class _Place:
 def _left_out(case: Case) -> list[Forgotten]:
     """The parts of models that were _left_out, one entry for each optimizer. Use `case.of(_left_out)`."""
     found: dict[int, Forgotten] = {}
-    for leaves in _by_model(case, case.query.of(Ledger).homeless).values():
+    homeless = (leaf for leaf in case.query.of(Ledger).homeless if leaf in case.trace.parameters)
+    for leaves in grouped((case.model_of(leaf), leaf) for leaf in homeless).values():
         number, optimizers = _first_pass(case, leaves)
         others = {leaf for leaf, own in case.training.owners.items() if own & optimizers}
         others &= case.trace.parameters.keys()
@@ -526,11 +527,6 @@ def _parts(case: Case, leaves: list[int], others: set[int], number: int) -> Iter
         return
     by_part = grouped((_part(case, leaf), leaf) for leaf in leaves)
     yield from by_part.values()
-
-
-def _by_model(case: Case, leaves: Iterable[int]) -> dict[str, list[int]]:
-    """Parameters by the variable that holds their model."""
-    return grouped((case.model_of(leaf), leaf) for leaf in leaves if leaf in case.trace.parameters)
 
 
 def _part(case: Case, leaf: int) -> str:

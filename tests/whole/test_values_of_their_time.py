@@ -263,7 +263,7 @@ def test_each_view_shows_the_values_of_its_time(name: str, seed: int, tmp_path_f
     [
         "v0.sum().backward(); v0.grad.zero_(); v0.sum().backward(); w0 = v0 * 2",
         "v3.grad = t.ones_like(v3); (v3 * v3).sum().backward(create_graph=True); v0.sum().backward(); w0 = v0 * 2",
-        "v0.sum().backward(); g = v0.grad * 2; (v3 * v3).sum().backward(create_graph=True); g = v3.grad * 2; w1 = g * 2",
+        "v0.sum().backward(); g = v0.grad * 2; (v3 * v3).sum().backward(create_graph=True); g = v3.grad * 2; w = g * 2",
         "v0.sum().backward(); v0.sum().backward(); v0.grad.mul_(3); v0.sum().backward(); w0 = v0 * 2",
         "w0 = v1[..., :1]; v1.data.mul_(2); w1 = w0.view(-1); v1.data.mul_(2)",
         "w0 = v1.diagonal(); w1 = w0.detach(); v1.data.mul_(2); w2 = v0 * 2",

@@ -125,7 +125,7 @@ def _where_it_is_named(case: Case, visit: Visit, parameters: tuple[int, ...]) ->
     variable. A function that evaluates any model has only the name of its argument."""
     places, maker = case.query.places, case.query.tensors.made(parameters[0])
     made = case.trace.sites.get(places.named_at(maker.site)) if maker is not None else None
-    if made is not None and len(made.names) == 1 and made.names[0] != visit.name:
+    if made is not None and len(made.names) == 1:
         name = re.compile(rf"\b{re.escape(made.names[0])}\b")
         for site in places.callers(visit.site):
             if name.search(places.line_text(site.number)):

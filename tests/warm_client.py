@@ -1,17 +1,15 @@
-"""The client of tests/warm.py. It imports next to nothing, since it starts a thousand times."""
-
-from __future__ import annotations
+"""The client of tests/warm.py. It imports next to nothing, since it starts a thousand times: `typing` alone would take
+as long as all else that it does."""
 
 import _signal
 import _socket
 import os
 import sys
-from typing import NoReturn
 
 FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM")
 
 
-def ask(socket: str, arguments: list[str]) -> NoReturn:
+def ask(socket: str, arguments: list[str]) -> None:
     """Have the server start a program, pass signals on to it, and end as it ends."""
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:

@@ -97,7 +97,8 @@ def test_a_worklist_is_recognized() -> None:
 
 def worklists(source: str) -> list[int]:
     """The lines of the `while` loops that take from a list and put more into it."""
-    loops = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.While)]
+    tree = ast.parse(source if "while " in source and "pop" in source else "")
+    loops = [node for node in ast.walk(tree) if isinstance(node, ast.While)]
     return [loop.lineno for loop in loops if _names(loop.test) & _taken_from(loop) & _put_into(loop)]
 
 

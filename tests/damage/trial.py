@@ -90,13 +90,12 @@ class Laboratory:
         sound = folder / "sound"
         sound.mkdir()
         self.sound = subjects.make_all(sound)
-        self.spoiled: dict[str, list[Violation]] = {}
-        for name in self.sound:  # load what reading needs, once
-            _prepare(folder, name)
-            with _environment(folder), contextlib.redirect_stdout(io.StringIO()):
-                for arguments, _ in commands(name).values():
-                    with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.StringIO()):
-                        main(arguments, prog_name="gradviz")
+        name = next(iter(self.sound))  # load what reading needs, once: that of one subject is that of all
+        _prepare(folder, name)
+        with _environment(folder), contextlib.redirect_stdout(io.StringIO()):
+            for arguments, _ in commands(name).values():
+                with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.StringIO()):
+                    main(arguments, prog_name="gradviz")
 
     def mutated(self, seed: int, number: int) -> tuple[str, str]:
         """Damage a trace: its subject, and the ways in which it was damaged."""

@@ -12,6 +12,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -218,9 +219,10 @@ def check_dot(graph: Graph, seen: dict[int, list[Seen]]) -> int:
 def check_stepper(trace: Trace, seen: dict[int, list[Seen]]) -> int:
     """Check the numbers that the stepper prints of the leaves after each statement."""
     checked, words = 0, Words(trace)
+    leaves_at = cache(lambda event: describe(Session(trace, event).stop).partition("  leaves\n")[2])  # of all tensors
     for number, moments in seen.items():
         for moment in moments[-3:]:
-            printed = describe(Session(trace, moment.is_after).stop).partition("  leaves\n")[2]
+            printed = leaves_at(moment.is_after)
             name = re.escape(words.called(number))
             row = re.findall(rf"^[ ●]*{name}  +(?:leaf|no grad)  +(.*?)(?:  +\.grad (.*))?$", printed, re.MULTILINE)
             if len(row) != 1 or row[0][1].endswith("…"):  # the line is cut, perhaps before an arrow

@@ -21,7 +21,8 @@ Forward = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 def forward_of(op: OpRan, number: int, alone: bool) -> Forward:
     """The op that made node `number`, as a function of its tensor inputs. `alone` means that the op made no other
     node. Raises LookupError, with the reason, if it cannot run again."""
-    node: Any = next((one for one in gc.get_objects() if isinstance(one, Node) and one.number == number), None)
+    objects = (one for generation in range(3) for one in gc.get_objects(generation))  # a graph is seldom old
+    node: Any = next((one for one in objects if isinstance(one, Node) and one.number == number), None)
     if node is None:
         raise LookupError("this node cannot be checked: it is gone, the script has dropped its graph")
     order = list(dict.fromkeys(tensor for tensor in op.inputs if tensor))

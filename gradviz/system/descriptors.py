@@ -60,7 +60,7 @@ def high_descriptors() -> Iterator[None]:
     try:
         with suppress(OSError):  # there may be fewer
             while not taken or taken[-1] < HIGH:
-                taken.append(os.open(os.devnull, os.O_RDONLY))
+                taken.append(os.dup(taken[0]) if taken else os.open(os.devnull, os.O_RDONLY))
         yield
     finally:
         for descriptor in taken:

@@ -98,11 +98,11 @@ def _fit(text: str, start: int, end: int, width: int) -> tuple[str, int, int]:
     if cut:  # show some of the text before the expression
         while cut > 0 and cell_len("".join(pieces[cut - 1 : end])) <= width - 2:
             cut -= 1
-    before = "…" if cut else ""
-    shown = before
+    shown = "…" if cut else ""
+    fits = cell_len("".join([shown, *pieces[cut:]])) < width  # as most lines do, which are not measured piece by piece
     offsets = []
     for piece in pieces[cut:]:
-        if cell_len(shown + piece) > width - 1:
+        if not fits and cell_len(shown + piece) > width - 1:
             shown += "…"
             break
         offsets.append(len(shown))

@@ -2,7 +2,7 @@
 `images` of `model(images)` for the `x` that its `forward` reads."""
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -15,11 +15,11 @@ from gradviz.tracefile import Site, Trace
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def function_around(tree: ast.AST | None, line: int, name: str = "") -> Function | None:
+def function_around(tree: ast.Module | None, line: int, name: str = "") -> Function | None:
     """The innermost function around a line, or the innermost of a name; None if there is none."""
     around = [
         node
-        for node in (ast.walk(tree) if tree is not None else ())
+        for node in nodes_of(tree)
         if isinstance(node, Function) and name in ("", node.name)
         if node.lineno <= line <= (node.end_lineno or node.lineno)
     ]
@@ -40,9 +40,9 @@ def _parsed(source: str) -> ast.Module | None:
 
 
 @lru_cache(maxsize=32)
-def nodes_of(tree: ast.Module) -> tuple[ast.AST, ...]:
-    """All nodes of the syntax tree of a file."""
-    return tuple(ast.walk(tree))
+def nodes_of(tree: ast.Module | None) -> tuple[ast.AST, ...]:
+    """All nodes of the syntax tree of a file; none without a tree."""
+    return tuple(ast.walk(tree)) if tree is not None else ()
 
 
 class Element(NamedTuple):
@@ -54,7 +54,8 @@ class Element(NamedTuple):
     line: int
 
 
-def elements_of(tree: ast.Module, lines: Sequence[str]) -> dict[tuple[int, int, int, int], Element]:
+@lru_cache(maxsize=32)
+def elements_of(tree: ast.Module, lines: tuple[str, ...]) -> dict[tuple[int, int, int, int], Element]:
     """The elements of the collections that a file assigns to variables, by the places of their expressions: line and
     column of both ends, in characters. Comprehensions only where they run once, outside of functions and loops."""
     found = {}
@@ -67,7 +68,7 @@ def elements_of(tree: ast.Module, lines: Sequence[str]) -> dict[tuple[int, int, 
         )
         found[begin, next(columns), end, next(columns)] = Element(path, counts, begin)
 
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Return) and node.value is not None:
             add(node.value, "")
         target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
@@ -169,9 +170,8 @@ class PassedArguments(Lookup):
 
     def _no_objects(self, file: str) -> set[str]:
         """The names that a file imports or defines as functions and classes."""
-        tree = self._tree(file)
         names: set[str] = set()
-        for node in ast.walk(tree) if tree is not None else ():
+        for node in nodes_of(self._tree(file)):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 names.update((one.asname or one.name).partition(".")[0] for one in node.names)
             elif isinstance(node, Function | ast.ClassDef):

@@ -73,7 +73,7 @@ class Names(Lookup):
         `w["bias"]`."""
         files = {site.place.file for site in self.trace.sites.values()}
         trees = {file: tree for file in files if (tree := parsed(self.trace, file)) is not None}
-        elements = {file: elements_of(tree, self.trace.source(file)) for file, tree in trees.items()}
+        elements = {file: elements_of(tree, tuple(self.trace.source(file))) for file, tree in trees.items()}
         element_at = {number: self._element_at(number, elements) for number in self.trace.sites}
         if any(element is not None and element.counts for element in element_at.values()):
             self.trace.reach_all()  # all are counted

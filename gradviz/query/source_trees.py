@@ -79,10 +79,9 @@ def following(query: Query, site: Site | None) -> list[ast.stmt]:
 
 def loops_of_line(query: Query, file: str, line: int) -> list[ast.For | ast.While]:
     """The loops whose bodies a line of a file is in, the outer ones first."""
-    tree = query.of(trees).get(file)
     return [
         node
-        for node in (nodes_of(tree) if tree is not None else ())
+        for node in nodes_of(query.of(trees).get(file))
         if isinstance(node, ast.For | ast.While) and node.lineno < line <= (node.end_lineno or 0)
     ]
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 TORCH = ("torch", "torch.optim", "torch.utils.data")
 KEPT = (
     "numpy", "rich.console", "rich.table", "click", "graphviz", "gradviz.diagnose.run_rules", "gradviz.graph.model",
+    "gradviz.explain", "gradviz.graph.fold", "gradviz.page", "gradviz.step.plain", "gradviz.engine", "tomllib",
 )  # fmt: skip
 # What an interpreter, or a library, reads of the environment once: this has to be as the server's.
 READ_ONCE = (b"PYTHON", b"OMP_", b"MKL_", b"OPENBLAS_", b"TORCH", b"LD_")

@@ -66,7 +66,8 @@ class Program:
     def __init__(self, name: str, text: str) -> None:
         self.name, self.text, self.lines = name, text, text.splitlines()
         self.tree = ast.parse(text)
-        self.parents = {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
+        self.nodes = [*ast.walk(self.tree)]
+        self.parents = {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
 
     def source(self, node: ast.AST) -> str:
         """The text of a node."""
@@ -97,7 +98,7 @@ class Program:
 
     def calls(self, *methods: str) -> Iterator[ast.Call]:
         """The calls of methods of these names."""
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in methods:
                 yield node
 
@@ -113,7 +114,7 @@ class Program:
 
     def forward_results(self) -> Iterator[ast.Assign]:
         """Assignments of what a function or module of the program computes: `x = self.layer(x)`."""
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
                 continue
             called = self.source(node.value.func) if isinstance(node.value, ast.Call) else ""
@@ -133,7 +134,7 @@ class Program:
 
     def optimizers(self) -> Iterator[tuple[ast.Assign, ast.Call]]:
         """The assignments that make optimizers."""
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call) or not node.value.args:
                 continue
             if re.search(r"\b(SGD|Adam|AdamW|RMSprop)$", self.source(node.value.func)):
@@ -158,7 +159,7 @@ def _under_no_grad(program: Program) -> Iterator[Edit]:
 
 
 def _term_as_number(program: Program) -> Iterator[Edit]:
-    for node in ast.walk(program.tree):
+    for node in program.nodes:
         if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
             continue
         if isinstance(node.right, ast.Name) and re.match(r"(loss|kl|err|pen|hard|ent)", node.right.id):
@@ -244,7 +245,7 @@ def _optimizer_for_each_step(program: Program) -> Iterator[Edit]:
 
 
 def _scheduler_without_steps(program: Program) -> Iterator[Edit]:
-    for node in ast.walk(program.tree):
+    for node in program.nodes:
         if not isinstance(node, ast.Assign) or "lr_scheduler" not in program.source(node.value):
             continue
         name = program.source(node.targets[0])
@@ -254,7 +255,7 @@ def _scheduler_without_steps(program: Program) -> Iterator[Edit]:
 
 
 def _changed_in_place(program: Program) -> Iterator[Edit]:
-    for node in ast.walk(program.tree):
+    for node in program.nodes:
         if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
             continue
         if re.match(r"(torch|F)\.(tanh|exp|relu|softmax|sigmoid)\(", program.source(node.value)):
@@ -281,7 +282,7 @@ def _without_detach(program: Program) -> Iterator[Edit]:
 
 
 def _with_graph(program: Program) -> Iterator[Edit]:
-    for node in ast.walk(program.tree):
+    for node in program.nodes:
         if isinstance(node, ast.With) and "no_grad" in program.source(node.items[0].context_expr):
             lines = set(range(node.lineno, (node.end_lineno or 0) + 1))
             yield program.with_node(node.items[0].context_expr, "torch.enable_grad()"), lines
@@ -314,7 +315,7 @@ def _root(template: str) -> Fault:
 
 
 def _spare_layer(program: Program) -> Iterator[Edit]:
-    for node in ast.walk(program.tree):
+    for node in program.nodes:
         if isinstance(node, ast.Assign) and re.match(r"self\.\w+ = nn\.Linear\(", program.source(node)):
             yield program.with_more(node, "self.spare = nn.Linear(3, 3)"), {node.lineno}
 
@@ -328,13 +329,13 @@ def _not_in_place(program: Program) -> Iterator[Edit]:
 
 
 def _without_scale(program: Program) -> Iterator[Edit]:
-    for node in ast.walk(program.tree):
+    for node in program.nodes:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and "accum" in program.source(node.right):
             yield (program.with_node(node, program.source(node.left)), {node.lineno, *program.lines_of("backward")})
 
 
 def _without_create_graph(program: Program) -> Iterator[Edit]:
-    for node in ast.walk(program.tree):
+    for node in program.nodes:
         if isinstance(node, ast.keyword) and node.arg == "create_graph":
             near = {node.value.lineno, *program.lines_of("backward")}
             yield program.with_node(node.value, "False"), near
@@ -348,7 +349,7 @@ def _sampled(program: Program) -> Iterator[Edit]:
 
 def _renamed(old: str, new: str) -> Fault:
     def edits(program: Program) -> Iterator[Edit]:
-        for node in ast.walk(program.tree):
+        for node in program.nodes:
             if isinstance(node, ast.Attribute) and node.attr == old and not program.under_no_grad(node):
                 yield program.with_node(node, f"{program.source(node.value)}.{new}"), {node.lineno}
 
@@ -366,7 +367,7 @@ def _term(template: str) -> Fault:
     """A value in the loss, changed: of the assignment `loss = ...` or `..._loss = ...`."""
 
     def edits(program: Program) -> Iterator[Edit]:
-        for node in ast.walk(program.tree):
+        for node in program.nodes:
             if (
                 isinstance(node, ast.Assign)
                 and isinstance(node.targets[0], ast.Name)
@@ -379,7 +380,7 @@ def _term(template: str) -> Fault:
 
 
 def _frozen_layer(program: Program) -> Iterator[Edit]:
-    for node in ast.walk(program.tree):
+    for node in program.nodes:
         if isinstance(node, ast.Assign) and re.match(r"self\.\w+ = nn\.Linear\(", program.source(node)):
             target = program.source(node.targets[0])
             yield program.with_more(node, f"{target}.requires_grad_(False)"), {node.lineno}
@@ -389,7 +390,7 @@ def _started(template: str) -> Fault:
     """A layer whose weights start elsewhere."""
 
     def edits(program: Program) -> Iterator[Edit]:
-        for node in ast.walk(program.tree):
+        for node in program.nodes:
             if isinstance(node, ast.Assign) and re.match(r"self\.\w+ = nn\.Linear\(", program.source(node)):
                 more = template.format(program.source(node.targets[0]))
                 yield program.with_more(node, more), {node.lineno, *_uses(program, node.targets[0])}
@@ -400,13 +401,13 @@ def _started(template: str) -> Fault:
 def _uses(program: Program, target: ast.expr) -> set[int]:
     """The lines that use an attribute."""
     name = program.source(target)
-    return {n.lineno for n in ast.walk(program.tree) if isinstance(n, ast.Attribute) and program.source(n) == name}
+    return {n.lineno for n in program.nodes if isinstance(n, ast.Attribute) and program.source(n) == name}
 
 
 def _made_anew(program: Program) -> Iterator[Edit]:
     for node in program.forward_results():
         called = program.source(node.value.func)  # type: ignore[attr-defined]
-        for other in ast.walk(program.tree):
+        for other in program.nodes:
             if not isinstance(other, ast.Assign) or program.source(other.targets[0]) != called:
                 continue
             made = program.source(other.value)
@@ -426,7 +427,7 @@ def _stepped_first(program: Program) -> Iterator[Edit]:
 
 
 def _kept(program: Program) -> Iterator[Edit]:
-    for node in ast.walk(program.tree):
+    for node in program.nodes:
         if isinstance(node, ast.Call) and program.source(node).endswith(".item()"):
             parent = program.parents[node]
             if isinstance(parent, ast.Call) and program.source(parent.func).endswith(".append"):

@@ -1153,17 +1153,18 @@ WITH_TORCH = [
     ),
     _torch(
         "after a fork",
-        "import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)\nprint((x * 3).sum().item(), bool(pid), flush=True)",
-        env={"PYTHONWARNINGS": "ignore"},
+        "import os, warnings\nwarnings.simplefilter('ignore')\npid = os.fork()\nif pid: os.waitpid(pid, 0)\n"
+        "print((x * 3).sum().item(), bool(pid), flush=True)",
     ),
     _torch(
         "workers of a DataLoader",
         """
+        import warnings
         from torch.utils.data import DataLoader
+        warnings.simplefilter('ignore')
         if __name__ == '__main__':
             for batch in DataLoader(list(range(8)), batch_size=4, num_workers=2): print(batch)
         """,
-        env={"PYTHONWARNINGS": "ignore"},
     ),
     _torch(
         "saved and loaded",

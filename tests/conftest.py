@@ -33,10 +33,13 @@ settings.register_profile("default", deadline=None, max_examples=8)
 
 # What takes longest comes first, so that no worker is left alone with it at the end.
 LONGEST = (
-    "test_check_zoo", "test_page", "test_odd_scripts", "test_torch_ranks", "test_fuzz", "test_systems",
-    "test_torch_failing", "test_try_cures", "test_part", "test_opinfo", "test_consoles", "test_typed", "test_docs",
-    "test_torch_database", "test_rank_launches", "test_inject", "test_debug_script", "test_torch_source", "test_redact",
-    "test_torch_unchanged", "test_agent_tasks", "test_torch_wrapped",
+    "test_check_zoo", "test_page", "test_part", "test_docs", "test_odd_scripts", "test_fuzz", "test_rank_launches",
+    "test_torch_ranks", "test_try_cures", "test_torch_database", "test_opinfo", "test_redact", "test_torch_failing",
+    "test_systems", "test_other_values", "test_inject", "test_typed", "test_fix", "test_draw_gradients",
+    "test_consoles", "test_trace", "test_values_of_their_time", "test_ladder", "test_differential",
+    "test_step_terminal", "test_notebook", "test_damaged_replays", "test_rank_rules", "test_replay_shares",
+    "test_learn", "test_singular", "test_many_ranks", "test_watch", "test_patched_interpreter", "test_torch_source",
+    "test_torch_unchanged", "test_agent_tasks", "test_torch_wrapped", "test_ring", "test_record",
 )  # fmt: skip
 
 
@@ -208,7 +211,7 @@ def _without_dot(path: str) -> str:
 # The workers of pytest-xdist begin with the PATH that the first process has changed.
 _PATH = os.environ.setdefault("GRADVIZ_TESTS_PATH", os.environ["PATH"])
 PATH_WITH_DOT = _PATH if shutil.which("dot", path=_PATH) else None
-os.environ["PATH"] = _without_dot(_PATH)
+os.environ["PATH"] = _without_dot(os.environ["PATH"])  # in a worker it has no `dot` by now
 
 
 @pytest.fixture

@@ -57,6 +57,7 @@ def settings(environment: dict[bytes, bytes]) -> dict[bytes, bytes]:
     return {**read, b"LC_ALL": b"C.UTF-8" if locale in (b"C", b"POSIX") else locale}
 
 
+ENGINE = "gradviz.engine"
 LATER = "torch._dynamo"  # PyTorch imports it when a program first makes an optimizer: a second of the processor
 
 
@@ -71,8 +72,11 @@ class SetAside:
         self.with_it: dict[str, list[str]] = {LATER: [*later]}
         for name in names:
             above = [name[:at] for at, letter in enumerate(name) if letter == "."]
+            if f"{name}.".startswith(f"{ENGINE}."):
+                above.remove("gradviz")  # a recorder waits for the import of the engine
             for one in {*above, *(["torch"] if not name.startswith("gradviz") else [])}:
                 self.with_it.setdefault(one, []).append(name)
+        vars(self.modules["gradviz"]).pop("engine", None)
         self.places = {
             name: (module.__spec__, getattr(module, "__loader__", None))
             for name, module in self.modules.items()
@@ -100,6 +104,8 @@ class SetAside:
         for other in self.with_it.get(name, ()):
             if other not in self.later or name in self.later:
                 sys.modules.setdefault(other, self.modules[other])
+        if name == ENGINE:  # as where it is imported: no two programs draw the same
+            sys.modules[f"{ENGINE}.rng.generator"].default_generator.seed()
         if name == LATER:
             for (owner, attribute), value in self.changed.items():
                 setattr(sys.modules[owner], attribute, value)

@@ -56,6 +56,21 @@ def test_words_are_those_of_python(words: list[str], tmp_path: Path) -> None:
     assert ended([python(), *words], tmp_path) == ended([sys.executable, *words], tmp_path)
 
 
+def test_the_engine_is_there_when_it_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(
+        "import sys, gradviz.query\nprint('gradviz.engine' in sys.modules, 'engine' in vars(gradviz))\n"
+        "from gradviz import engine\nprint(engine is sys.modules['gradviz.engine'], engine.ones(2))\n"
+    )
+    assert ended([python(torch=False), "program.py"], tmp_path) == ended([sys.executable, "program.py"], tmp_path)
+
+
+def test_no_two_programs_draw_the_same_numbers_from_an_engine_that_is_in_memory(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("import gradviz.engine as torch\nprint(torch.initial_seed())")
+    seeds = {ended([python(torch=False), "program.py"], tmp_path) for _ in range(2)}
+    assert len(seeds) == 2
+    assert {(status, err) for status, _, err in seeds} == {(0, "")}
+
+
 def test_a_program_runs_where_another_request_was_given_up_or_the_server_has_ended(tmp_path: Path) -> None:
     client = Path(python(("GRADVIZ_TEST", "given up"), torch=False))
     environment = {**os.environ, "GRADVIZ_TEST": "given up"}

@@ -24,12 +24,12 @@ class Generator:
     def __init__(self, where: Any = None) -> None:
         self.lock = new_turn()
         self.device = device("cpu" if where is None else where)
+        self.bits = np.random.MT19937()  # which takes 200 times as long as to seed it
         self.manual_seed(67280421310721)  # PyTorch's default
 
     def manual_seed(self, seed: int) -> Generator:
         """Seed the generator. Returns the generator."""
         self.initial = int(seed)
-        self.bits = np.random.MT19937()
         self.bits._legacy_seeding(self.initial % 2**32)
         self.next_normal: float | None = None
         return self

@@ -24,6 +24,7 @@ from gradviz.engine.basics.missing import TENSOR_LACKS
             "gelo",
             "module 'gradviz.engine.nn.functional' has no attribute 'gelo'; the nearest is gelu",
         ),
+        (engine.Tensor, "renorm", "type object 'Tensor' has no attribute 'renorm' in gradviz"),
         (engine.ones(1), "renorm", "'Tensor' object has no attribute 'renorm' in gradviz; the nearest is norm"),
         (
             engine.ones(1),

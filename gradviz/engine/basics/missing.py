@@ -25,7 +25,8 @@ def says_what_is_missing(module: str, names: dict[str, Any]) -> Callable[[str], 
 
 
 class Lacking:
-    """A descriptor for an attribute that PyTorch's Tensor has and ours does not. Reading it raises AttributeError.
+    """A descriptor for an attribute that PyTorch's Tensor has and ours does not. Reading it raises AttributeError. Of a
+    class, as a replay asks for each method that there may be, no similar name is looked for, which takes long.
 
     One `__getattr__` could serve all names, but in Python 3.11 it slows down the attributes that a class has."""
 
@@ -33,6 +34,9 @@ class Lacking:
         self.name = name
 
     def __get__(self, instance: object, owner: type) -> Any:
+        if instance is None:
+            message = f"type object {owner.__name__!r} has no attribute {self.name!r} in gradviz"
+            raise AttributeError(message, name=None, obj=None)
         message = f"{owner.__name__!r} object has no attribute {self.name!r} in gradviz"
         raise AttributeError(message + _advice(self.name, sorted(set(dir(owner)) - TENSOR_LACKS)), name=None, obj=None)
 

@@ -17,13 +17,13 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 def function_around(tree: ast.Module | None, line: int, name: str = "") -> Function | None:
     """The innermost function around a line, or the innermost of a name; None if there is none."""
-    around = [
-        node
-        for node in nodes_of(tree)
-        if isinstance(node, Function) and name in ("", node.name)
-        if node.lineno <= line <= (node.end_lineno or node.lineno)
-    ]
+    around = (one for one in _functions(tree) if one.lineno <= line <= (one.end_lineno or 0) and name in ("", one.name))
     return max(around, key=lambda node: node.lineno, default=None)
+
+
+@lru_cache(maxsize=32)
+def _functions(tree: ast.Module | None) -> tuple[Function, ...]:
+    return tuple(node for node in nodes_of(tree) if isinstance(node, Function))
 
 
 def parsed(trace: Trace, file: str) -> ast.Module | None:

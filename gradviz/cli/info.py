@@ -19,6 +19,7 @@ from gradviz.query import Query
 from gradviz.query.collective_calls import collectives
 from gradviz.query.curves import losses, pass_summaries, reasons
 from gradviz.query.overview import Holdings, LeafInfo, Overview, holdings, overview, saved_storages
+from gradviz.query.passes import each_left_out
 from gradviz.query.ranks import label_of, ranked_traces
 from gradviz.query.replicas import Replicas
 from gradviz.system.paths import file_name
@@ -219,6 +220,7 @@ def _facts(trace: Trace, found: Overview) -> dict[str, str]:
         "operations": f"{found.ops:,}",
         "nodes": f"{found.nodes:,}",
         "passes": passes,
+        **({"left out": f"{clean(how)}; --passes all records each"} if (how := each_left_out(trace)) else {}),
         "values": meta.get("values", "?")
         + (f" (at least {left_out} missing for lack of device memory)" if left_out else ""),
     }

@@ -350,7 +350,7 @@ def _counts(trace: Trace, found: Overview) -> Text:
         passes += f" of {trace.passes_begun:,} kept ({found.kept})"
     passes += of_passes(found.passes, found.detailed, found.shapes)
     if trace.meta.get("passes", "").endswith(BUDGET):
-        passes += " (--passes all records each)"
+        passes += " (--passes N records pass N)"
     counts = f"{plural(found.ops, 'operation')}, {passes}, {plural(found.events, 'event')}"
     return _line("recorded", f"{counts} → {trace.path}", "bold")
 

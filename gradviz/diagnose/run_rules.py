@@ -18,6 +18,7 @@ from gradviz.diagnose.rule_settings import Settings
 from gradviz.diagnose.rules import BY_ID, RULES
 from gradviz.errors import GradvizError, nearest
 from gradviz.events.site import Place
+from gradviz.query.passes import each_left_out
 from gradviz.query.tied_names import with_tied_names
 from gradviz.sets import grouped
 from gradviz.tracefile import Site, Trace, open_trace
@@ -96,9 +97,10 @@ def _check(case: Case, rules: list[Rule], select: Collection[str]) -> Report:
 
 def _not_there(case: Case) -> Iterator[tuple[str, str]]:
     """The things that no rule can look at, because they are not in the trace, each with the reason."""
-    meta, left_out = case.trace.meta, case.trace.passes_begun - case.trace.passes_in_detail
-    if "passes" in meta and left_out:
-        yield f"details of {left_out:,} passes", "they were left out (--passes all records each)"
+    meta = case.trace.meta
+    if how := each_left_out(case.trace):
+        left_out = case.trace.passes_begun - case.trace.passes_in_detail
+        yield f"details of {left_out:,} passes", f"they were left out: {how}"
     if meta.get("stopped"):
         yield "what came later", f"the recording stopped before the run: {meta['stopped']}"
     if meta.get("redacted"):

@@ -32,6 +32,7 @@ from gradviz.pictures.render import DrawError, svg
 from gradviz.pictures.textbook import MOST, textbook
 from gradviz.query import Query
 from gradviz.query.flow import reach
+from gradviz.query.passes import each_left_out
 from gradviz.tracefile import PassInfo, Trace
 from gradviz.words import Words
 from gradviz.words.escape import plain
@@ -177,6 +178,7 @@ def html(
         "events": trace.count,
         "passes": [_pass(backward_pass, words) for backward_pass in trace.passes],
         "held": [one["pass"] for one in views],
+        "missing": each_left_out(trace),
         "packed": list(map(len, _packed(views))),
         "shown": 0,
         "lesson": None if lesson is None else lesson_data(lesson, views, is_small(first)),

@@ -206,7 +206,8 @@ function heldTold() {
   const held = data.held.filter((pass) => pass !== null).sort((a, b) => a - b);
   if (!held.length || held.length >= data.passes.length) return "";
   const some = held.length > 6 ? [...held.slice(0, 4), "…", held.at(-1)] : held;
-  return said("{held} of {count} passes are in this page: {some}", { held: held.length, count: counted(data.passes.length), some: some.join(", ") });
+  const told = said("{held} of {count} passes are in this page: {some}", { held: held.length, count: counted(data.passes.length), some: some.join(", ") });
+  return data.missing ? `${told}; ${data.missing}` : told;
 }
 
 function showNotes() {

@@ -200,6 +200,12 @@ def left_out(trace: Trace, number: int) -> str:
     return f"pass {number} was not recorded in detail: {how} records it; the nearest that was is {near}"
 
 
+def each_left_out(trace: Trace) -> str:
+    """The sentence about the passes of which a choice of passes recorded no details; empty if there are none."""
+    is_whole = "passes" not in trace.meta or trace.passes_in_detail == trace.passes_begun
+    return "" if is_whole else f"{recording(trace, '--passes N')} records pass N"
+
+
 def recording(trace: Trace, options: str) -> str:
     """The command that records the program of a trace with other options; what is no plain path or module is SCRIPT."""
     program = trace.meta.get("program", "")

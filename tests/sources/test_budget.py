@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -121,7 +122,8 @@ def test_of_a_long_run_the_pass_with_the_trouble_is_recorded(tmp_path: Path, mon
         report = check(trace)
         first = next(finding for finding in report.findings if finding.rule == "nonfinite-forward")
         assert first.number == 127
-        assert ("details of 32 passes", "they were left out (--passes all records each)") in report.not_checked
+        how = "they were left out: gradviz trace --passes N SCRIPT records pass N"
+        assert ("details of 32 passes", how) in report.not_checked
 
 
 @pytest.mark.slow
@@ -142,8 +144,13 @@ def test_the_summary_of_a_long_run_says_how_to_record_each_pass(
     (tmp_path / "program.py").write_text(f"{program}for _ in range(130):\n    w.sum().backward()\n")
     told = gradviz_here("trace", tmp_path / "program.py").stderr
     assert "130 backward passes" in told
-    assert "(--passes all records each)" in told
-    assert "(--passes all" not in gradviz_here("trace", "--passes", "all", tmp_path / "program.py").stderr
+    assert "(--passes N records pass N)" in told
+    how = f"gradviz trace --passes N {tmp_path / 'program.py'} records pass N"
+    assert f"left out    {how}; --passes all records each" in gradviz_here("info").stdout
+    gradviz_here("graph", "-o", tmp_path / "page.html")
+    assert json.dumps(how) in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "(--passes N" not in gradviz_here("trace", "--passes", "all", tmp_path / "program.py").stderr
+    assert "left out" not in gradviz_here("info").stdout
 
 
 def checked(tmp_path: Path, program: str, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, str]]:

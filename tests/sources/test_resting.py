@@ -31,8 +31,8 @@ from gradviz.events.kinds import (  # noqa: E402
 )
 from gradviz.query import Query  # noqa: E402
 from gradviz.query.curves import changes_of_steps, learning_rates, losses, norms_of_steps, relative_changes  # noqa: E402
-from gradviz.sources.torch_recorder import tensor_values  # noqa: E402
-from gradviz.sources.torch_recorder.pass_numbers import NormsNow, PassNumbers, Spacing  # noqa: E402
+from gradviz.sources.torch_recorder import pass_numbers, tensor_values  # noqa: E402
+from gradviz.sources.torch_recorder.pass_numbers import PassNumbers, Spacing, norms_of  # noqa: E402
 from gradviz.step.state import Session  # noqa: E402
 from gradviz.tracefile import Trace, open_trace, part  # noqa: E402
 from gradviz.words.numbers import number  # noqa: E402
@@ -140,8 +140,7 @@ def test_norms_are_read_ever_less_often_while_nothing_is_unusual() -> None:
 def test_on_a_device_norms_are_read_by_the_numbers_that_have_arrived(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on_cpu = NormsNow._on_cpu
-    monkeypatch.setattr(NormsNow, "_on_cpu", lambda self, own: torch.tensor(on_cpu(self, own)))
+    monkeypatch.setattr(pass_numbers, "norms_of", lambda own: torch.tensor(norms_of(own)))
     monkeypatch.setattr(PassNumbers, "loss_of", staticmethod(lambda roots: roots[0].detach().clone()))
 
     def program() -> None:

@@ -4,7 +4,6 @@ later: the program never waits for them."""
 
 import math
 import struct
-import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -28,10 +27,7 @@ from gradviz.sources.torch_recorder.shared import Source, is_capturing, safely
 from gradviz.sources.torch_recorder.step_changes import Change
 from gradviz.sources.torch_recorder.tensor_values import PLAIN, unheard
 
-_SMALL = 4096  # elements up to which tensors of one form are put together
 _HALVES = (torch.float16, torch.bfloat16)
-
-
 _QUIET = 64  # norms in a row that show nothing unusual, after which they are read one step less often
 _FARTHEST = 8  # steps
 _OF_CHANGES = 16  # steps, of which at most one has its changes read
@@ -77,64 +73,27 @@ class Spacing:
             self.loss = abs(loss)
 
 
-class NormsNow:
-    """How the norms of the gradients of some parameters are computed. On a CPU PyTorch takes each tensor by itself,
-    which costs more than the elements of small tensors: those of one form are put together first."""
-
-    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
-        self.of_parameters = list(map(id, parameters))
-        devices = {parameter.device for parameter in parameters}
-        self.device = devices.pop() if len(devices) == 1 else None
-        self.together: list[list[int]] = []
-        self.alone: defaultdict[torch.dtype, list[int]] = defaultdict(list)
-        if self.device is None or any(is_complex(parameter) for parameter in parameters):
-            self.device = None
-            return
-        forms: defaultdict[Any, list[int]] = defaultdict(list)
-        for at, parameter in enumerate(parameters):
-            is_small = self.device.type == "cpu" and numel(parameter) <= _SMALL
-            form = (parameter.shape, parameter.dtype) if is_small else at
-            forms[form].append(at)
-        for places in forms.values():
-            if len(places) > 1:
-                self.together.append(places)
-            else:
-                self.alone[parameters[places[0]].dtype].append(places[0])
-
-    def are_of(self, parameters: Sequence[torch.Tensor]) -> bool:
-        """Whether these are the parameters."""
-        return self.of_parameters == list(map(id, parameters))
-
-    def read(self, gradients: Sequence[torch.Tensor]) -> list[float] | torch.Tensor | None:
-        """The norm of each gradient, read, or as one tensor on their device. None if a gradient has no elements that
-        can be read: it is sparse, or of a class of its own."""
-        if self.device is None or self.device.type == "meta" or not PLAIN.issuperset(map(type, gradients)):
-            return None
-        if {gradient.layout for gradient in gradients} != {torch.strided}:
-            return None
-        if self.device.type == "cpu":
-            return self._on_cpu(gradients)
+def norms_of(gradients: Sequence[torch.Tensor]) -> list[float] | torch.Tensor | None:
+    """The norm of each gradient, read, or as one tensor on their device. None if they are on several, or if one has no
+    elements that can be read: it is sparse, or of a class of its own."""
+    devices = {gradient.device for gradient in gradients}
+    is_plain = PLAIN.issuperset(map(type, gradients)) and {gradient.layout for gradient in gradients} == {torch.strided}
+    if not is_plain or len(devices) > 1 or any(map(is_complex, gradients)) or gradients[0].is_meta:
+        return None
+    if devices.pop().type != "cpu":
         # a sum of squares may be too large for float32 where no element is
-        wide = torch.float32 if self.device.type == "mps" else torch.float64
+        wide = torch.float32 if gradients[0].is_mps else torch.float64
         return torch.stack([TENSORS.to(norm, wide) for norm in torch._foreach_norm(list(gradients), 2, dtype=wide)])
-
-    def _on_cpu(self, gradients: Sequence[torch.Tensor]) -> list[float]:
-        norms = [0.0] * len(gradients)
-        for places in self.together:
-            rows = reshape(torch.stack([gradients[at] for at in places]), (len(places), -1))
-            wide = torch.float32 if rows.dtype in _HALVES else None
-            found = tolist(torch.linalg.vector_norm(rows, 2, dim=1, dtype=wide))
-            for at, norm in zip(places, found, strict=True):
-                norms[at] = norm
-        for dtype, places in self.alone.items():
-            wide = torch.float32 if dtype in _HALVES else None
-            each = torch._foreach_norm([gradients[at] for at in places], 2, dtype=wide)
-            for at, one in zip(places, each, strict=True):
-                norms[at] = item(one)
-        for at, norm in enumerate(norms):
-            if norm == torch.inf:  # of finite elements the sum of squares may be too large for float32
-                norms[at] = item(torch.linalg.vector_norm(gradients[at], 2, dtype=torch.float64))
-        return norms
+    places: defaultdict[torch.dtype, list[int]] = defaultdict(list)
+    for at, gradient in enumerate(gradients):
+        places[gradient.dtype].append(at)
+    norms = [0.0] * len(gradients)
+    for dtype, own in places.items():
+        each = torch._foreach_norm([gradients[at] for at in own], 2, dtype=torch.float32 if dtype in _HALVES else None)
+        for at, norm in zip(own, map(item, each), strict=True):
+            # of finite elements the sum of squares may be too large for float32
+            norms[at] = norm if norm != math.inf else item(torch.linalg.vector_norm(gradients[at], dtype=torch.float64))
+    return norms
 
 
 _UNKNOWN = -1.0
@@ -166,7 +125,6 @@ class PassNumbers:
         self.late: deque[_Late] = deque()
         self.spacing = Spacing()
         self.are_due = (0, True)  # the last pass behind which a step came, and whether its norms are read
-        self.norms_of: weakref.WeakKeyDictionary[Any, NormsNow] = weakref.WeakKeyDictionary()
 
     @property
     def are_wanted(self) -> bool:
@@ -241,8 +199,7 @@ class PassNumbers:
                 return self.spacing.are_changes_due
             parameters = [parameter for parameter, _ in gradients]
             self.counted.update(map(id, parameters))
-            norms = self._norms_now(optimizer, parameters).read([gradient for _, gradient in gradients])
-            self._emit(parameters, norms)
+            self._emit(parameters, norms_of([gradient for _, gradient in gradients]))
         return self.spacing.are_changes_due
 
     @safely
@@ -295,13 +252,6 @@ class PassNumbers:
         self._flush()
         while self.late:
             self._emit_late(self.late.popleft())
-
-    def _norms_now(self, optimizer: Any, parameters: Sequence[torch.Tensor]) -> NormsNow:
-        """How the norms of the gradients are computed: as for the step before, if the parameters are the same."""
-        norms = self.norms_of.get(optimizer)
-        if norms is None or not norms.are_of(parameters):
-            norms = self.norms_of[optimizer] = NormsNow(parameters)
-        return norms
 
     # --- emitting
 

@@ -162,10 +162,10 @@ class TorchRecorder:
         for owner, name, new in custom_functions.replacements(self.source):
             put(owner, name, new)
         put(Function, "apply", classmethod(self._applying(vars(Function)["apply"])))
-        put(type(torch.nn.Parameter), "__call__", self._making_parameters())
+        put(type(torch.nn.Parameter), "__call__", self._making(self._put_off))
         put(torch, "from_numpy", self._taking(torch.from_numpy))
         if (variable := optional(torch, "autograd.Variable")) is not None:
-            put(type(variable), "__call__", self._making_variables())
+            put(type(variable), "__call__", self._making(self._tell_variable))
         put(_overrides, "has_torch_function", self._asking(_overrides.has_torch_function))
         put(torch.nn.Module, "__call__", self.scopes.calling(torch.nn.Module.__call__))
         for name, call in [*self.collectives.calls()]:
@@ -234,35 +234,24 @@ class TorchRecorder:
 
         return run
 
-    def _making_parameters(self) -> Callable[..., Any]:
-        """The replacement of a parameter class's call: the new parameter is emitted once it may be filled."""
+    def _making(self, tell: Callable[[torch.Tensor, Any, FrameType], None]) -> Callable[..., Any]:
+        """The replacement of a call that makes a tensor from data and that no mode sees: of a parameter's class, or of
+        `Variable`, which older programs use."""
 
         def call(cls: Any, *args: Any, **kwargs: Any) -> Any:
             made = type.__call__(cls, *args, **kwargs)
             if not self.source.is_off:
-                self._put_off(made, args[0] if args else None, sys._getframe(1))
-            return made
-
-        return call
-
-    def _making_variables(self) -> Callable[..., Any]:
-        """The replacement of `Variable(x)`, which older programs use: it makes a tensor on the memory of `x`, outside
-        the graph, and no mode sees the call."""
-
-        def call(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            made = type.__call__(cls, *args, **kwargs)
-            if not self.source.is_off and self.source.is_detailed:
-                self._tell_variable(made, args[0] if args else None, sys._getframe(1))
+                tell(made, args[0] if args else None, sys._getframe(1))
             return made
 
         return call
 
     @safely
     def _tell_variable(self, made: torch.Tensor, data: Any, frame: FrameType) -> None:
-        """Tell of a tensor that `Variable` made."""
+        """Tell of a tensor that `Variable` made, on the memory of its data and outside the graph."""
         identity = self.source.identity
         with torch._C.DisableTorchFunction():
-            if id(made) in identity.known:
+            if id(made) in identity.known or not self.source.is_detailed:
                 return
             known = identity.known.get(id(data))
             if identity.pending:
@@ -271,7 +260,7 @@ class TorchRecorder:
 
     @safely
     def _put_off(self, parameter: torch.Tensor, data: Any, frame: FrameType) -> None:
-        """Note a new parameter, which is emitted later."""
+        """Note a new parameter, which is emitted once it may be filled."""
         if not tensor_values.is_plain_parameter(type(parameter)):
             return
         identity = self.source.identity

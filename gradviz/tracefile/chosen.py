@@ -85,7 +85,7 @@ class AutoPasses:
         while self.turns:
             passes_begun, is_bad = self.turns.popleft()
             is_new = is_bad and not (self.was_bad or self.has_bad_numbers)
-            if is_new and self._look_closely(NAN, passes_begun if behind is None else behind):
+            if is_new and self.look_closely(NAN, passes_begun if behind is None else behind):
                 self.last_by_values = passes_begun
             self.was_bad = is_bad
 
@@ -101,7 +101,7 @@ class AutoPasses:
         if not is_trouble:
             return ""
         why = NAN if is_bad else JUMP
-        is_chosen = passes_begun == self.last_by_values or self._look_closely(why, passes_begun)
+        is_chosen = passes_begun == self.last_by_values or self.look_closely(why, passes_begun)
         return why if is_chosen else ""
 
     def foresees(self, loss: float) -> bool:
@@ -110,11 +110,7 @@ class AutoPasses:
             return self.losses.is_jump(abs(loss)) and self.troubles[JUMP] < _MOST_TROUBLES
         return not self.has_bad_numbers and self.troubles[NAN] < _MOST_TROUBLES
 
-    def failed(self, passes_begun: int) -> None:
-        """Note that an exception was raised."""
-        self._look_closely(JUMP, passes_begun)
-
-    def _look_closely(self, why: str, passes_begun: int) -> bool:
+    def look_closely(self, why: str, passes_begun: int) -> bool:
         """Choose the passes behind the present one, unless this was done so often, or is so already."""
         if self.troubles[why] >= _MOST_TROUBLES or passes_begun <= self.closely_until:
             return False

@@ -26,7 +26,7 @@ from gradviz.events.kinds import DETAILS, Kind
 from gradviz.events.listener import Entered, LeafHistogram, Listener, Made, State, Where
 from gradviz.events.values import GRADIENT, INPUTS, LARGEST, LAST, SMALL
 from gradviz.tracefile.batch import Batch, Renumbered
-from gradviz.tracefile.chosen import AutoPasses, Budget, Passes
+from gradviz.tracefile.chosen import JUMP, AutoPasses, Budget, Passes
 from gradviz.tracefile.database import SKIPPED, STATE
 from gradviz.tracefile.frequent import Frequent
 from gradviz.tracefile.nans import News
@@ -327,7 +327,7 @@ class Recorder(Frequent):
     def _prepare_error(self, values: tuple[Any, ...], states: Sequence[State]) -> tuple[int, Sequence[State]]:
         self.last_error = values[:2]
         if self.auto is not None:
-            self.auto.failed(self.passes_begun)
+            self.auto.look_closely(JUMP, self.passes_begun)
         return 0, states
 
     def _begin_pass(self, number: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gradviz  # noqa: E402
-from gradviz.events.kinds import Named, NodeMade, OpRan, ScopeEntered  # noqa: E402
+from gradviz.events.kinds import ErrorRaised, Named, NodeMade, OpRan, ScopeEntered  # noqa: E402
 from gradviz.events.values import Stat  # noqa: E402
 from gradviz.tracefile import Trace, open_trace  # noqa: E402
 
@@ -364,3 +365,89 @@ def test_a_look_at_singular_points_changes_nothing(tmp_path: Path) -> None:
     recorded(tmp_path, lambda: seen.extend(descend(of_root, (25,)))).close()
     assert all(torch.equal(one, other) or one.isnan().any() for one, other in zip(plain, seen, strict=True))
     assert [bool(one.isnan().any()) for one in plain] == [bool(one.isnan().any()) for one in seen]
+
+
+class Rows(torch.autograd.Function):
+    """The sum of rows; its backward gives 16 rows to any number of them."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.sum(0, keepdim=True)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0].expand(16, 16)  # guilty: of 15 rows
+
+
+def fail(why: str, at: int = 25, caught: bool = False) -> list[Any]:
+    """Train two layers, in whose pass `at` an exception is raised. Returns the parameters, and what was raised."""
+    torch.manual_seed(0)
+    first, second = torch.nn.Linear(8, 16), torch.nn.Linear(16, 1)
+    optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.001)
+    told: list[Any] = []
+    for step in range(1, 31):
+        h = torch.tanh(first(torch.randn(15 if why == "rows" and step == at else 16, 8)))
+        out = second(Rows.apply(h) if why == "rows" else h)
+        if why == "written" and step == at:
+            h.mul_(2)
+        loss = out.square().mean()
+        optimizer.zero_grad()
+        try:
+            loss.backward()
+            if why == "twice" and step == at:
+                loss.backward()  # guilty: twice
+        except RuntimeError as error:
+            told.append(str(error))
+            if not caught:
+                raise
+            continue
+        optimizer.step()
+    return [*first.parameters(), *second.parameters(), torch.rand(1), *told]
+
+
+@pytest.mark.parametrize("caught", [False, True])
+@pytest.mark.parametrize(
+    ("why", "at", "rule", "line"),
+    [
+        ("written", 25, "inplace-modified", "loss.backward()"),
+        ("twice", 26, "backward-twice", "# guilty: twice"),
+        ("rows", 25, "custom-backward-signature", "# guilty: of 15 rows"),
+    ],
+)
+def test_a_pass_that_fails_is_recorded_from_its_graph(
+    tmp_path: Path, why: str, at: int, rule: str, line: str, caught: bool
+) -> None:
+    with contextlib.nullcontext() if caught else pytest.raises(RuntimeError):
+        recorded(tmp_path, lambda: fail(why, caught=caught)).close()
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        assert at in in_detail(trace)
+        if why == "written":
+            assert of_pass(trace, 25) == of_pass(trace, 20)
+        (error,) = (event for event in trace if isinstance(event, ErrorRaised))
+        assert (error.in_pass, bool(error.node)) == (at, why == "rows")
+    found = gradviz.check(tmp_path / "run.gradviz").findings[0]
+    assert (found.rule, found.number, found.severity) == (rule, at, "note" if caught else "error")
+    assert linecache.getline(__file__, int(found.place.rpartition(":")[2])).strip().endswith(line)
+
+
+@pytest.mark.parametrize("why", ["written", "twice", "rows"])
+def test_a_pass_that_fails_changes_nothing_of_the_program(tmp_path: Path, why: str) -> None:
+    plain: list[Any] = fail(why, caught=True)
+    seen: list[Any] = []
+    recorded(tmp_path, lambda: seen.extend(fail(why, caught=True))).close()
+    assert plain[5:] == seen[5:]
+    assert all(map(torch.equal, plain[:5], seen[:5]))
+
+
+def test_of_a_root_without_a_graph_that_was_not_watched_no_other_is_named(tmp_path: Path) -> None:
+    def program() -> None:
+        layer = torch.nn.Linear(8, 1)
+        for step in range(1, 31):
+            loss = layer(torch.randn(4, 8)).square().mean()
+            (loss.detach() if step == 25 else loss).backward()
+
+    with pytest.raises(RuntimeError):
+        recorded(tmp_path, program)
+    (found,) = gradviz.check(tmp_path / "run.gradviz").at_least("error")
+    assert found.rule == "no-graph"
+    assert "randn" not in found.message

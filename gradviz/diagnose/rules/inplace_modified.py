@@ -30,7 +30,7 @@ from gradviz.query.failures import Failure
 from gradviz.query.flow import leaves_behind
 from gradviz.query.functions_of_source import called
 from gradviz.query.pass_owners import root_name
-from gradviz.query.passes import left_out
+from gradviz.query.passes import each_left_out, recording
 from gradviz.query.source_trees import statement_at
 from gradviz.query.writes import Writes, counts_apart
 from gradviz.sets import distinct
@@ -114,7 +114,9 @@ def _of_saved(case: Case, error: Failure) -> Found:
             severity=case.severity_of(error),
         )
     if made is None or write is None:
-        unseen = left_out(case.trace, error.number) if error.number else ""
+        how = error.number and not error.node and each_left_out(case.trace)
+        how = how and recording(case.trace, f"--passes {error.number}")
+        unseen = how and f"pass {error.number} was not watched from its beginning: {how} records it"
         return Found(
             f"a tensor that {saver} saved was changed in place before its backward{why}{unseen and f'; {unseen}'}",
             cure or Fix("make a new tensor in place of changing a saved one", _with_a_new_tensor),

@@ -375,13 +375,13 @@ class Pass:
 
     def __init__(
         self, source: Source, how: str, roots: Sequence[Any], gradients: Sequence[torch.Tensor | None],
-        wanted: Sequence[Any], retain_graph: bool, create_graph: bool,
+        wanted: Sequence[Any], retain_graph: bool, create_graph: bool, number: int = 0,
     ) -> None:  # fmt: skip
         self.source, self.identity = source, source.identity
         self.listener: Any = source.listener
         self.how, self.roots, self.gradients, self.wanted = how, roots, gradients, wanted
         self.retain_graph, self.create_graph = retain_graph, create_graph
-        self.number = next_pass_number()
+        self.number = number or next_pass_number()
         self.hook_key = OUR_HOOK - self.number  # the key of its hooks among those of a node
         self.where: Where = None
         self.handles: list[Any] = []
@@ -410,7 +410,9 @@ class Pass:
             self.kept_alive = [fn for fn, _ in edges]
             follows = self.source.follows_passes
             if follows:
-                self._number_tensors((*self.roots, *self.wanted), sys._getframe())
+                for thing in (*self.roots, *self.wanted):
+                    if isinstance(thing, torch.Tensor):
+                        self.identity.number_of(thing, sys._getframe())
             watch, record_of = self._watch, self.identity.record_of
             if not follows:
                 watch, record_of = self._watch_leaves, self.identity.quiet_record
@@ -446,12 +448,6 @@ class Pass:
             for fn, place, size in dict.fromkeys(self.identity.saved.storages(self.kept_alive)):
                 node, number = self.identity.record_of(fn).number, numbers.setdefault(place, len(numbers) + 1)
                 self.listener.storage_saved(node, number, size, leaves.get((place, size), 0), self.number)
-
-    def _number_tensors(self, things: Sequence[Any], frame: Any) -> None:
-        """Number the tensors among some roots; the others are edges."""
-        for thing in things:
-            if isinstance(thing, torch.Tensor):
-                self.identity.number_of(thing, frame)
 
     @safely
     def end(self) -> None:
@@ -514,17 +510,21 @@ class Pass:
         return 0 if record is None else record.tensor(root.output_nr)
 
     @safely
-    def failed(self, error: BaseException) -> None:
-        """Emit the error that left the pass, with the node that was running."""
+    def failed(self, error: BaseException, was_watched: bool = True) -> None:
+        """Emit the error that left the pass, with the node that was running. If no node was watched, the first root has
+        run, and only a custom Function that the message names is known."""
         if self.source.listener is None:
             return
         self.has_failed = True
-        guilty = self.running[-1] if self.running else self._next_to_run()
-        if guilty and guilty not in self.running:
-            record = self.records[guilty]
-            sent = self.flowing.sent_to(guilty)
+        named = [one for one, record in self.records.items() if f"Function {record.name} " in str(error)]
+        begun = guilty = self.running[-1] if self.running else self._next_to_run()
+        if not was_watched:
+            guilty = named[0] if len(named) == 1 else 0
+            begun = guilty or self.kept_alive[0].metadata[self.identity.key].number
+        if begun and begun not in self.running:
+            sent = self.flowing.sent_to(begun)
             numbers = sent if len(sent) == 1 else [0]
-            self.listener.received(guilty, record.name, self.number, numbers, [None])
+            self.listener.received(begun, self.records[begun].name, self.number, numbers, [None])
         self.listener.error(error.__traceback__, type(error).__name__, str(error), guilty, self.number)
 
     def _next_to_run(self) -> int:
@@ -788,6 +788,25 @@ class Pass:
         self.leaves.add(leaf.number)
         tell = self.listener.leaf_ran if is_told else self.listener.accumulated
         tell(leaf.number, record.number, self.number, numbers[0], state)
+
+
+def pass_of(source: Source, roots: Any, args: Any, kwargs: Any, number: int = 0) -> Pass:
+    """The pass that a call of PyTorch's engine with these arguments begins; it takes a new number for 0."""
+    gradients, retain_graph, create_graph, inputs = args[:4]
+    return Pass(
+        source, how_of(args, kwargs), roots_of(roots), gradients, tuple(inputs or ()), bool(retain_graph),
+        bool(create_graph), number,
+    )  # fmt: skip
+
+
+def how_of(args: Any, kwargs: Any) -> str:
+    """How a call of PyTorch's engine gives its gradients: `backward` or `grad`."""
+    return "backward" if kwargs.get("accumulate_grad", args[5] if len(args) > 5 else True) else "grad"
+
+
+def roots_of(roots: Any) -> list[Any]:
+    """The roots that a call of PyTorch's engine is given."""
+    return [roots] if isinstance(roots, torch.Tensor) else list(roots)
 
 
 def _edge_of(root: Any) -> tuple[Any, int]:

@@ -2,18 +2,20 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 import torch
 
-from gradviz.sources.torch_recorder.backward import Pass
+from gradviz.events.kinds import UNWATCHED
+from gradviz.sources.torch_recorder.backward import Pass, pass_of, roots_of
 from gradviz.sources.torch_recorder.collectives import Collectives
 from gradviz.sources.torch_recorder.histograms import LeafHistograms
 from gradviz.sources.torch_recorder.identity import outside
+from gradviz.sources.torch_recorder.live_passes import giver
 from gradviz.sources.torch_recorder.resting import Resting
-from gradviz.sources.torch_recorder.shared import OURS, PYTORCH, Source, in_transform, is_pytorchs, safely
+from gradviz.sources.torch_recorder.shared import OURS, PYTORCH, Source, in_transform, is_pytorchs, safely, users_frame
 
 
 class Refusals:
@@ -36,13 +38,17 @@ class Refusals:
         return run
 
     @safely
-    def tell(self, roots: Sequence[Any], error: RuntimeError) -> None:
+    def tell(self, roots: Any, error: RuntimeError) -> None:
         source = self.source
         if source.is_off or source.listener is None or in_transform() or source.thread.unseen:
             return
         source.identity.tell_pending()
         with torch._C.DisableTorchFunction():
-            nodes = [root.grad_fn for root in roots if isinstance(root, torch.Tensor) and root.grad_fn]
+            tensors = [root for root in roots_of(roots) if isinstance(root, torch.Tensor)]
+            for root in tensors:
+                if root.grad_fn is None:  # while nothing is watched it may be new
+                    source.identity.number_of(root, giver(root, users_frame(sys._getframe())), UNWATCHED)
+            nodes = [root.grad_fn for root in tensors if root.grad_fn]
             node = source.identity.record_of(nodes[0]).number if nodes else 0
         source.listener.error(error.__traceback__, type(error).__name__, str(error), node)
 
@@ -74,7 +80,7 @@ def watched(
             try:
                 return engine(t_outputs, *args, **kwargs)
             except RuntimeError as error:
-                Refusals(source).tell((), error)
+                Refusals(source).tell(t_outputs, error)
                 raise
         resting.watched(current.number, t_outputs)
         try:
@@ -92,7 +98,7 @@ def watched(
         finally:
             source.thread.passes.remove(current)
             resting.numbers.ended()
-            resting.remember(current)
+            resting.live.remember(current)
             current.end()
 
     return run
@@ -104,14 +110,8 @@ def _begun(source: Source, t_outputs: Any, args: Any, kwargs: Any) -> Pass | Non
         if not _is_pass(source, t_outputs, sys._getframe(2)):
             return None
         source.recover()
-        gradients, retain_graph, create_graph, inputs = args[:4]
-        accumulates = kwargs.get("accumulate_grad", args[5] if len(args) > 5 else True)
-        roots = _roots_of(t_outputs)
         source.identity.tell_pending()
-        current = Pass(
-            source, "backward" if accumulates else "grad", roots, gradients, tuple(inputs or ()), bool(retain_graph),
-            bool(create_graph),
-        )  # fmt: skip
+        current = pass_of(source, t_outputs, args, kwargs)
     except Exception as error:
         source.gave_up(error)
         return None
@@ -128,16 +128,12 @@ def _is_pass(source: Source, t_outputs: Any, frame: FrameType | None = None) -> 
             return False
         if source.thread.unseen and _is_compilers(frame or sys._getframe(2)):
             return False
-        tensors = [root for root in _roots_of(t_outputs) if isinstance(root, torch.Tensor)]
+        tensors = [root for root in roots_of(t_outputs) if isinstance(root, torch.Tensor)]
         with torch._C.DisableTorchFunction():
             return all(root.requires_grad for root in tensors)  # otherwise PyTorch raises the error
     except Exception as error:
         source.gave_up(error)
         return False
-
-
-def _roots_of(t_outputs: Any) -> list[Any]:
-    return [t_outputs] if isinstance(t_outputs, torch.Tensor) else list(t_outputs)
 
 
 def _is_compilers(frame: FrameType) -> bool:

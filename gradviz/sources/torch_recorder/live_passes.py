@@ -29,7 +29,7 @@ from gradviz.sources.torch_recorder.memory import check_room
 from gradviz.sources.torch_recorder.node_formulas import rule_of_node
 from gradviz.sources.torch_recorder.pytorchs_own import detach, numel, to_numpy
 from gradviz.sources.torch_recorder.saved import RAW, data_of, saved_as_is
-from gradviz.sources.torch_recorder.shared import Source, users_frame
+from gradviz.sources.torch_recorder.shared import Source, safely, users_frame
 from gradviz.sources.torch_recorder.tensor_values import PLAIN, Unseen, unheard
 
 _MOST_FORMS = 16  # of passes that are remembered
@@ -84,14 +84,15 @@ class LivePasses:
         self.new_tops = 0  # the other passes that were recorded because these nodes were new
         self.newest = 0  # the newest tensor as the last of these passes ended: older leaves stay
 
+    @safely
     def remember(self, current: Pass) -> None:
-        """Note how the nodes of a pass came to be that was recorded."""
+        """Note how the nodes of a pass came to be that was recorded, and is about to end."""
         self.tops.add(_top(current.kept_alive))
         made = self.source.listener.made if self.source.listener is not None else {}
+        self.newest = self.newest or max([one.first for one in current.records.values() if one.is_leaf], default=0)
         if not made:
             return
-        records = [record for record in current.records.values() if not record.is_leaf]
-        records.sort(key=lambda record: record.sequence)
+        records = sorted((one for one in current.records.values() if not one.is_leaf), key=lambda one: one.sequence)
         leaves = {record.number: record for record in current.records.values() if record.is_leaf}
         form = self._form(records, [current.targets[record.number] for record in records], leaves)
         outputs = {
@@ -159,7 +160,7 @@ class LivePasses:
             return False
 
     def tell(self, roots: Sequence[Any], frame: FrameType | None) -> None:
-        """Emit the graph of a pass that is about to begin from these roots, in a frame of the program."""
+        """Emit the graph of a pass that is about to begin from roots, in a frame of the program, or has failed."""
         identity = self.identity
         with_nodes = [root for root in roots if isinstance(root, torch.Tensor) and root.grad_fn is not None]
         others = [root.node for root in roots if not isinstance(root, torch.Tensor)]
@@ -291,7 +292,8 @@ class Ops:
                 rule = one.made.node_rule
             edges = edges_of(self.identity.edges_of(nexts, inputs if len(group) == 1 else ()))
             listener.node(
-                where, record.number, record.name, -1, rule, record.outputs(), edges, self.identity.saved.by(fn, ()),
+                where, record.number, record.name, -1, rule, record.outputs(), edges,
+                self.identity.saved.by(fn, ()),
             )  # fmt: skip
 
     def _inputs(self, places: Sequence[_Place], data: Sequence[int]) -> list[int]:

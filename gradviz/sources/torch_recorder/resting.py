@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ import torch
 from gradviz.events.counters import next_pass_number
 from gradviz.events.kinds import UNWATCHED
 from gradviz.sources.operands import Operand
-from gradviz.sources.torch_recorder.backward import Pass
+from gradviz.sources.torch_recorder.backward import how_of, pass_of, roots_of
 from gradviz.sources.torch_recorder.known_things import is_leaf
 from gradviz.sources.torch_recorder.live_passes import LivePasses, giver
 from gradviz.sources.torch_recorder.pass_numbers import PassNumbers
@@ -25,6 +26,7 @@ from gradviz.sources.torch_recorder.tensor_values import unheard
 from gradviz.sources.torch_recorder.watching import Replaced, Watching
 
 _Plain = torch._C.DisableTorchFunction
+_MOST_FAILURES = 8  # passes whose graphs are emitted behind an exception
 
 
 class Resting:
@@ -41,6 +43,8 @@ class Resting:
         self.live = LivePasses(source)
         # for each leaf, as the trace has it: its gradient, and whether it requires grad
         self.leaves: dict[int, tuple[int, bool]] = {}
+        self.failures = 0  # the passes whose graphs were emitted behind an exception
+        self.begun: tuple[Any, ...] | None = None  # the beginning of the pass, put off
 
     # --- begin and end
 
@@ -91,6 +95,7 @@ class Resting:
     def end_if_due(self) -> None:
         """Watch again if the listener rests no more."""
         if self.is_on:
+            self._tell_begun()
             listener = self.source.listener
             if listener is not None and (self.is_forbidden or not listener.rests):
                 self.end()
@@ -145,68 +150,90 @@ class Resting:
     @safely
     def wakes(self, roots: Any, loss: torch.Tensor | float | None) -> bool:
         """End the rest and emit the graph of the pass that begins, if its loss or gradient is of interest."""
-        listener = self.source.listener
-        if listener is None or threading.get_ident() != self.thread or not isinstance(loss, float):
+        if not self._is_here() or not isinstance(loss, float):
             return False
-        roots = [roots] if isinstance(roots, torch.Tensor) else list(roots)
-        if not listener.wakes(math.nan if self.live.is_of_interest(roots) else loss):
+        roots = roots_of(roots)
+        loss = math.nan if self.live.is_of_interest(roots) else loss
+        return self._wakes(loss, roots, users_frame(sys._getframe()))
+
+    def _is_here(self) -> bool:
+        return self.is_on and self.source.listener is not None and threading.get_ident() == self.thread
+
+    def _wakes(self, loss: float | None, roots: Sequence[Any], frame: FrameType | None) -> bool:
+        """End the rest and emit a graph, if the listener wants that for this loss (None: for an exception)."""
+        if not self.source.listener.wakes(loss):
             return False
         self.end()
         with _Plain(), unheard():
-            self.live.tell(roots, users_frame(sys._getframe()))
+            self.live.tell(roots, frame)
         return True
 
     @safely
     def raised(self, operands: Sequence[Operand]) -> None:
         """End the rest and emit what an exception is about that leaves the program: its operands, and the graph behind
         them."""
-        if not self.is_on or threading.get_ident() != self.thread or not self.source.listener.wakes(None):
-            return
-        self.end()
         with _Plain(), unheard():
             roots = [one.tensor for one in operands if one.tensor.grad_fn is not None]
-            self.live.tell(roots, operands[0].frame)
-            for one in operands:
-                self.source.identity.number_of(one.tensor, giver(one.tensor, one.frame), UNWATCHED)
-
-    @safely
-    def remember(self, current: Pass) -> None:
-        """Note what a watched pass has shown, which is about to end."""
-        self.live.remember(current)
+            if self._is_here() and self._wakes(None, roots, operands[0].frame):
+                for one in operands:
+                    self.source.identity.number_of(one.tensor, giver(one.tensor, one.frame), UNWATCHED)
 
     def passed(self, engine: Callable[..., Any], roots: Any, args: Any, kwargs: Any, loss: Any) -> Any:
         """The result of a pass that is not watched: its beginning, its end and its loss are emitted."""
-        number = self._began(args, kwargs, loss)
+        number, is_told = self._began(args, kwargs, loss), None
         try:
             return engine(roots, *args, **kwargs)
         except Exception as error:
-            self._failed(number, error)
+            is_told = self._failed(number, roots, args, kwargs, error)
             raise
         finally:
-            self._ended(number)
+            if not is_told:
+                self._ended(number)
 
     @safely
     def _began(self, args: Any, kwargs: Any, loss: Any) -> int:
         if threading.get_ident() != self.thread:
             self.is_forbidden = True  # what several threads do at once is watched
         number = next_pass_number()
-        accumulates = kwargs.get("accumulate_grad", args[5] if len(args) > 5 else True)
-        where, how = self.source.place(sys._getframe()), "backward" if accumulates else "grad"
-        self.source.listener.pass_began(where, number, how, time.time(), bool(args[1]), bool(args[2]), (), ())
         self.is_step_wanted = False
         self.numbers.began(number, loss)
+        how, where = how_of(args, kwargs), self.source.place(sys._getframe())
+        self.begun = where, number, how, time.time(), bool(args[1]), bool(args[2]), (), ()
+        if self.is_forbidden:
+            self._tell_begun()
         return number
 
+    def _tell_begun(self) -> None:
+        """Emit the beginning of the pass under way, if that was put off."""
+        begun, self.begun = self.begun, None
+        if begun is not None and self.source.listener is not None:
+            self.source.listener.pass_began(*begun)
+
     @safely
-    def _failed(self, number: int | None, error: BaseException) -> None:
+    def _failed(self, number: int | None, roots: Any, args: Any, kwargs: Any, error: Exception) -> bool:
+        """Emit an exception that left a pass; or the whole pass, up to its end, if nothing was emitted since it began:
+        with the graph that it has left behind. Returns whether that is so."""
         listener = self.source.listener
-        if listener is not None and number is not None:
+        if listener is None or number is None:
+            return True
+        is_wanted = self.begun is not None and self._is_here() and self.failures < _MOST_FAILURES
+        if not is_wanted or not self._wakes(None, roots_of(roots), users_frame(sys._getframe())):
+            self._tell_begun()
             listener.error(error.__traceback__, type(error).__name__, str(error), 0, number)
+            return False
+        self.failures, self.begun = self.failures + 1, None
+        current = pass_of(self.source, roots, args, kwargs, number)
+        current.begin()
+        current.failed(error, was_watched=False)
+        self.numbers.ended()
+        current.end()
+        return True
 
     @safely
     def _ended(self, number: int | None) -> None:
         listener = self.source.listener
         if listener is not None and number is not None:
+            self._tell_begun()
             self.numbers.ended()
             listener.pass_ended(number)
             self.end_if_due()
@@ -214,6 +241,7 @@ class Resting:
     def stepping(self, optimizer: Any, has_closure: bool) -> bool:
         """Note the numbers of the pass before a step; a closure, which runs passes inside the step, has to be watched.
         Returns whether the numbers of the step are wanted, too."""
+        self._tell_begun()
         is_summed = bool(self.numbers.stepping(optimizer)) and not has_closure
         self.is_forbidden |= has_closure
         self.end_if_due()

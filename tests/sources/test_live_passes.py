@@ -335,13 +335,25 @@ def of_hidden_root(layer: Any, x: torch.Tensor) -> torch.Tensor:
     return torch.where(shifted > 0, shifted.sqrt(), 0.0).mean()
 
 
+def of_deep_root(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    root = layer(x).square().sum(1).sqrt()
+    for _ in range(600):
+        root = root * 0.999 + 0.001
+    return root.mean()
+
+
 def of_harmless_root(layer: Any, x: torch.Tensor) -> torch.Tensor:
     return layer(x).square().sum(1).relu().sqrt().mean()
 
 
 @pytest.mark.parametrize(
     ("loss_of", "rule"),
-    [(of_root, "singular-derivative"), (of_masked_log, "masked-nan"), (of_hidden_root, "masked-nan")],
+    [
+        (of_root, "singular-derivative"),
+        (of_deep_root, "singular-derivative"),
+        (of_masked_log, "masked-nan"),
+        (of_hidden_root, "masked-nan"),
+    ],
 )
 def test_a_pass_whose_gradient_is_bad_behind_a_finite_loss_is_recorded_from_its_graph(
     tmp_path: Path, loss_of: Any, rule: str

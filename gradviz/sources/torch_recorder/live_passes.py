@@ -48,7 +48,7 @@ _SINGULAR: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
 }
 _SMOOTH = re.compile(r"exponent=[1-9]|[\d.]+(e.*)?$")  # arguments of `pow` and `div`
 _NEAR = 8  # nodes next to the roots that are compared
-_MOST_NODES = 1 << 10  # that are looked at for such a point
+_AROUND, _MOST_NODES = 1 << 6, 1 << 14  # that are looked at for such a point: in any case, and at most
 _NOWHERE, _OTHER_LEAF = -1, -2  # edges without a target, and to a leaf that is made anew for each pass
 
 _Form = tuple[tuple[str, tuple[int, ...]], ...]  # the name of each node, and where its edges lead
@@ -78,7 +78,7 @@ class LivePasses:
     def __init__(self, source: Source) -> None:
         self.source, self.identity = source, source.identity
         self.known: OrderedDict[_Form, list[_Like | None]] = OrderedDict()
-        self.may_be_singular = False  # whether a node of a recorded pass was one whose derivative may not be finite
+        self.reach = 0  # how far from the roots recorded passes had nodes whose derivative may not be finite
         self.alarms = 0  # the passes that began with such a node at its point
         self.tops: set[tuple[str, ...]] = set()  # the nodes next to the roots of the passes that were recorded
         self.new_tops = 0  # the other passes that were recorded because these nodes were new
@@ -107,7 +107,10 @@ class LivePasses:
             else _Like(one, tuple(outputs.get(tensor, _Place()) for tensor in one.inputs))
             for record in records
         ]  # fmt: skip
-        self.may_be_singular |= any(map(_is_often_singular, [record.name for record in records], likes))
+        often = {one.number for one, like in zip(records, likes, strict=True) if _is_often_singular(one.name, like)}
+        near = _nearest(current.kept_alive, _MOST_NODES) if often else ()
+        numbers = [0 if fn is None else fn.metadata[self.identity.key].number for fn in near]
+        self.reach = max([self.reach, *[at for at, number in enumerate(numbers, 1) if number in often]])
         before = self.known.pop(form, None)
         self.known[form] = likes if before is None else list(map(_in_common, before, likes))
         if len(self.known) > _MOST_FORMS:
@@ -138,10 +141,12 @@ class LivePasses:
             fns = [fn for root in roots if (fn := getattr(root, "grad_fn", None)) is not None]
         is_new = self.new_tops < _MOST_ALARMS and _top(fns) not in self.tops
         self.new_tops += is_new
-        if is_new or not self.may_be_singular or self.alarms >= _MOST_ALARMS:
+        if is_new or not self.reach or self.alarms >= _MOST_ALARMS:
             return is_new
         with torch._C.DisableTorchFunction(), unheard():
-            singular = (fn for fn in _nearest(fns, _MOST_NODES) if fn is not None and fn.name() in _SINGULAR)
+            singular = (
+                fn for fn in _nearest(fns, max(_AROUND, 2 * self.reach)) if fn is not None and fn.name() in _SINGULAR
+            )
             is_there = any(map(self._is_at_its_point, singular))
             self.alarms += is_there
             return is_there

@@ -14,7 +14,7 @@ from gradviz.events.field_types import Saved
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, UNWATCHED, Accumulated, Kind, NodeMade, OpRan
 from gradviz.query.copies import original, same_elements
 from gradviz.query.flow import reach
-from gradviz.query.ops import COPYING
+from gradviz.query.ops import COPYING, RUNNING
 from gradviz.query.query import Query
 from gradviz.query.tensors import State
 from gradviz.sets import contained, distinct, grouped
@@ -369,19 +369,36 @@ class _Search:
             done.add((node, memory))
             for event, writer in writes[memory]:
                 ran = next((ran for ran in self._received.get(node, []) if ran > event > made), 0)
-                if not ran or (writer == counter if writer else tensor != memory):
+                if not ran or (
+                    writer == counter if writer else tensor != memory or self._is_unread(event, node, tensor)
+                ):
                     continue
                 write = self._compared(event, memory, node, made, ran)
                 if write is not None:
                     yield write
                     break
 
+    @cached_property
+    def _of_statistics(self) -> set[int]:
+        """The writes of PyTorch's batch norms to their running statistics, which count no version."""
+        mutated, version = self.trace.table(Kind.MUTATED), self.query.tensors.version
+        is_one = self.trace.named(mutated["how"], RUNNING)
+        writes = zip(mutated.events[is_one].tolist(), mutated["tensor"][is_one].tolist(), strict=True)
+        return {event for event, tensor in writes if version(tensor, event) == version(tensor, event - 1)}
+
+    def _is_unread(self, event: int, node: int, tensor: int) -> bool:
+        """Whether an event writes running statistics that the backward of a node does not divide by: it divides by the
+        variance, and in training by that of the batch."""
+        made = self.query.nodes.op(node) if event in self._of_statistics else None
+        op = self.query.tensors.op(made) if made is not None else None
+        return op is not None and ((tensor,) != op.inputs[2:3] or "training=True" in op.args)
+
     def _writes(self) -> dict[int, list[tuple[int, int]]]:
         """The writes to each memory that a write may change unseen, each with the version counter that it counts; 0 for
-        an assignment to `.data`, which counts none."""
+        those that count none: an assignment to `.data`, and a batch norm's running statistics."""
         events, tensors = self.query.tensors.all_writes
         mutated = self.trace.table(Kind.MUTATED)
-        assigned = set(mutated.events[self.trace.named(mutated["how"], ("data",))].tolist())
+        assigned = {*mutated.events[self.trace.named(mutated["how"], ("data",))].tolist(), *self._of_statistics}
         places = {tensor: self._memory_and_counter(tensor) for tensor in distinct(tensors).tolist()}
         by_memory: dict[int, list[tuple[int, int]]] = {}
         several: set[int] = set()  # memories with a counter of their own beside that of the tensor

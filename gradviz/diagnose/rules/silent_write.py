@@ -1,8 +1,8 @@
 """`silent-write`: a tensor that a node saved is changed between forward and backward in a way that autograd does
 not see, so that the gradient is wrong and nothing raises.
 
-Why it is bad: a write through `.data` counts no version, so PyTorch cannot notice it: backward multiplies with
-numbers that forward did not use.
+Why it is bad: a write through `.data` counts no version, nor does that of a batch norm to its running statistics, so
+PyTorch cannot notice it: backward multiplies with numbers that forward did not use.
 
 Example:
 
@@ -22,6 +22,7 @@ when weights are sharded or perturbed for a moment: the rule compares the values
 from collections.abc import Iterator
 
 from gradviz.diagnose.rule import ERROR, Case, Edit, Fix, Found, Need, Rule, Spot
+from gradviz.query.ops import RUNNING
 from gradviz.query.writes import SilentWrite, silent_writes
 from gradviz.words.numbers import value
 
@@ -46,14 +47,14 @@ def _found(case: Case, write: SilentWrite) -> Found:
     name = case.words.called(write.tensor)
     saver = case.words.node_name(write.node)
     how = case.words.expression(case.site(write.event), 40) or case.query.tensors.writer(write.event)
-    where = case.at(write.made)
+    where, is_own = case.at(write.made), case.query.tensors.writer(write.event) not in RUNNING
     return Found(
         f"{how} changes {name} unseen by autograd: it was {value(write.before)} in the forward that made {saver}"
         f"{f' ({where})' * bool(where)}, and its backward computes with {value(write.after)}; "
         "the gradient is wrong, and nothing raises",
         Fix(
-            f"change {name} before the forward or after backward(); under torch.no_grad(), without .data, "
-            "backward() raises in place of a wrong gradient",
+            f"change {name} before the forward or after backward()"
+            + "; under torch.no_grad(), without .data, backward() raises in place of a wrong gradient" * is_own,
             _behind_backward,
         ),
         (write.event, write.ran, write.made),

@@ -69,10 +69,7 @@ def _missing(case: Case, rule: Rule, select: Collection[str], lacking: Collectio
     """Why a rule is not checked; empty if it is."""
     if rule.opt_in and rule.id not in select and not rule.asked_for_it(case):
         return f"it is checked only if it is selected (--select {rule.id})"
-    for need in rule.needs:
-        if need in lacking:
-            return need.value
-    return ""
+    return next((need.value for need in rule.needs if need in lacking), "")
 
 
 def _check(case: Case, rules: list[Rule], select: Collection[str]) -> Report:

@@ -144,11 +144,7 @@ def _elements(value: Any) -> Iterator[tuple[Any, Any]]:
 def _path_below(name: str, value: Any, thing: Any) -> str:
     """The path of a module below another module, or below a module in a collection; empty if it is not there."""
     owners = [(name, value)] if _is_module(value) else [(f"{name}.{key}", one) for key, one in _elements(value)]
-    for prefix, owner in owners:
-        for path, part in members(owner):
-            if part is thing:
-                return f"{prefix}.{path}"
-    return ""
+    return next((f"{prefix}.{path}" for prefix, owner in owners for path, part in members(owner) if part is thing), "")
 
 
 def _is_module(value: Any) -> bool:

@@ -296,9 +296,7 @@ class _Renaming:
 def _keys(node: Node, calls: list[FunctionCall]) -> Iterator[tuple[tuple[str, ...], FunctionCall]]:
     """The key of each call around a node: the names of scopes and the calls around it, and its own."""
     by_part = {f"{call.name}@{call.site}": call for call in calls}
-    for key in _all_keys(node, calls):
-        if key[-1] in by_part:
-            yield key, by_part[key[-1]]
+    yield from ((key, by_part[key[-1]]) for key in _all_keys(node, calls) if key[-1] in by_part)
 
 
 def _all_keys(node: Node, calls: list[FunctionCall]) -> Iterator[tuple[str, ...]]:

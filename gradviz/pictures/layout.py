@@ -411,9 +411,7 @@ def _document(scene: Scene, places: dict[str, Place], sizes: dict[str, Size], wh
     for thing in scene.things.values():
         if thing.pair:
             yield _tie(thing, scene.things[thing.pair], places, sizes)
-    for link in scene.links:
-        if link.classes != ["hidden"]:
-            yield _link(link, places, sizes)
+    yield from (_link(link, places, sizes) for link in scene.links if link.classes != ["hidden"])
     for name, thing in scene.things.items():
         if thing.classes != ["spacer"]:
             yield _thing(thing, places[name], sizes[name])
@@ -459,10 +457,7 @@ def _thing(thing: Thing, place: Place, size: Size) -> str:
 
 
 def _dashes(words: str) -> str:
-    for word, dashes in _DASHES.items():
-        if word in words:
-            return f' stroke-dasharray="{dashes}"'
-    return ""
+    return next((f' stroke-dasharray="{dashes}"' for word, dashes in _DASHES.items() if word in words), "")
 
 
 # ---- Links

@@ -309,9 +309,7 @@ def _lines(query: Query, sites: np.ndarray) -> tuple[list[tuple[str, int]], np.n
     """Lines of the program, and the position in them of the line of each site."""
     lines: dict[tuple[str, int], int] = {}
     numbers, places = np.unique(sites, return_inverse=True)
-    line_of = []
-    for number in numbers.tolist():
-        line_of.append(lines.setdefault(query.places.line(number), len(lines)))
+    line_of = [lines.setdefault(query.places.line(number), len(lines)) for number in numbers.tolist()]
     return list(lines), np.array(line_of, np.int64)[places]
 
 

@@ -188,9 +188,7 @@ class StatementsRun:
         return found
 
     def _nodes(self) -> Iterator[tuple[str, ast.AST]]:
-        for file, tree in self.query.of(trees).items():
-            for node in ast.walk(tree):
-                yield file, node
+        yield from ((file, node) for file, tree in self.query.of(trees).items() for node in ast.walk(tree))
 
 
 _ATTRIBUTE = re.compile(r"'(\w+)' object has no attribute '(\w+)'")

@@ -82,9 +82,7 @@ def leads_to(stop: Stop, node: kinds.NodeMade) -> str:
 
 def steps_at(stop: Stop, made: kinds.NodeMade) -> Iterator[ChainStep]:
     """The steps of the chain rule along the edges of a node that lead on, as far as they have run at a stop."""
-    for i, edge in enumerate(made.edges):
-        if edge.node:
-            yield _step(stop, made, i)
+    yield from (_step(stop, made, i) for i, edge in enumerate(made.edges) if edge.node)
 
 
 def _step(stop: Stop, made: kinds.NodeMade, i: int) -> ChainStep:
@@ -548,9 +546,7 @@ _HEAD = ("index", "thread", "site")  # shown elsewhere
 
 def fields_told(event: Any) -> Iterator[tuple[str, str]]:
     """The name and the value of each field that only this kind of event has, in the order of the table of events."""
-    for name in event.__slots__:
-        if name not in _HEAD:
-            yield name, clean(_told(getattr(event, name)))
+    yield from ((name, clean(_told(getattr(event, name)))) for name in event.__slots__ if name not in _HEAD)
 
 
 def _told(value: Any) -> str:

@@ -7,10 +7,9 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,8 +37,7 @@ class NotExported(GradvizError):
     """A run that cannot be written for another tool. The message is one line for the user."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exported:
+class Exported(NamedTuple):
     """The parts of a run that are written: its curves, each with its title and its axis (`pass`, `step`); the
     histograms of leaves, each with its title, its pass, the counts and the edges of its bins; and its findings."""
 

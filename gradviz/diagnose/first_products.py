@@ -2,7 +2,7 @@
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,8 +19,7 @@ _MOST = 1000  # the most products that are looked at
 _MATRIX = 2  # the fewest dimensions of a matrix
 
 
-@dataclass(frozen=True, slots=True)
-class FirstProduct:
+class FirstProduct(NamedTuple):
     """The first op that multiplies the trained matrix `weight` with a tensor, `data`."""
 
     op: OpRan

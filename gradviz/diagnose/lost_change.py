@@ -3,7 +3,7 @@
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind
@@ -19,8 +19,7 @@ _NEAR = 3  # the most ops between a leaf and its new value
 _LEAST = 2  # the fewest times that the line ran
 
 
-@dataclass(frozen=True, slots=True)
-class LostChange:
+class LostChange(NamedTuple):
     """The events of a line that computes new values of leaves and writes them nowhere, and the leaves."""
 
     events: tuple[int, ...]

@@ -3,11 +3,10 @@
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from inspect import cleandoc
 from pathlib import Path
 from textwrap import dedent, indent
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -31,8 +30,7 @@ from gradviz.words.source import excerpt
 _SECTIONS = re.compile(r"\n\n(Why it is bad|Example|Cure|Not reported):\s")
 
 
-@dataclass(frozen=True, slots=True)
-class RulePage:
+class RulePage(NamedTuple):
     """The sections of a rule's page. `spared` is what looks alike and is not reported."""
 
     rule: Rule | RankRule

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import RenderableType
@@ -32,8 +32,7 @@ _TIMES_LONGER = 10  # the cured run may take so many times as long as the first 
 _LEAST_SECONDS = 120.0
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """The result of a run. `rms` is the root mean square of the last gradient of the leaf with the name `leaf`; None if
     it got no gradient. `leaf` is empty if the finding is about no leaf. The losses are those of the first and the last
     pass of the line with the most `passes`; NaN if they are not known. `steps` counts the steps of optimizers."""
@@ -70,8 +69,7 @@ class Tried:
         return self.gone and not self.problem and not any(came)
 
 
-@dataclass(frozen=True, slots=True)
-class Rerun:
+class Rerun(NamedTuple):
     """The run of a script: its path as the user gave it, its arguments, the options of `gradviz trace`, the rules to
     check, the seconds that it took, the function that checked its trace and checks the cured one, and the function
     that says how far the two traces are equal."""

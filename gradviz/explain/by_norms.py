@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Group, RenderableType
@@ -121,8 +121,7 @@ class Hops:
 ABOUT = "≈"
 
 
-@dataclass(frozen=True, slots=True)
-class Contribution:
+class Contribution(NamedTuple):
     """The contribution of one path: its value and its share in the gradient. `exact` is True if the value is the
     product of the local derivatives along the path; else sums of gradients on the path are divided by the sizes of
     their terms. `cut` is True if the path begins at a sum whose elements were not recorded. `left_out` hops in the
@@ -239,8 +238,7 @@ _ENDS = 10  # the stages that are shown at each end if there are still too many
 _FAR = 1e3  # a gain above this, or below its inverse, is pointed out
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(NamedTuple):
     """A module, or an operation outside of modules, on the path of a gradient. `norm` is the norm of the gradient that
     goes on, `gain` this norm over the norm of the gradient that came, NaN at the root. `meets` more gradients meet it
     here, and the path follows the largest. `odd` is `NaN` or `inf` if the gradient that goes on has such elements;

@@ -12,7 +12,7 @@ from importlib.resources import files
 from io import StringIO
 from pathlib import Path
 from tokenize import COMMENT, generate_tokens
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -60,8 +60,7 @@ class Question:
     set: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Lesson:
+class Lesson(NamedTuple):
     """A lesson: its program and its questions."""
 
     name: str

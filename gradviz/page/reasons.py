@@ -3,8 +3,7 @@ or 0."""
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from gradviz.events.kinds import Kind
 from gradviz.graph.model import LEAF, TENSOR, Graph
@@ -69,8 +68,7 @@ def reasons(graph: Graph, words: Words, k: int) -> dict[str, str]:
 _LONGEST_TEXT = 600  # characters of a text
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     """A question that is asked at the event `stop` and answered by the event `shown`."""
 
     ask: str
@@ -81,8 +79,7 @@ class Asked:
     set: str = ""  # another value that the question is about, as `x = 3`
 
 
-@dataclass(frozen=True, slots=True)
-class PageLesson:
+class PageLesson(NamedTuple):
     """A lesson: its questions in order, and the page's own texts in its language: `show` and `next` on buttons,
     `later` for hidden parts, `done` at the end."""
 

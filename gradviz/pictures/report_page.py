@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -61,8 +61,7 @@ _CONTROLS = """<div id="controls" hidden><label>names <input id="filter" type="s
 <noscript><p class="quiet">The curves are drawn by a script, which is turned off here.</p></noscript>"""
 
 
-@dataclass(frozen=True, slots=True)
-class Excerpt:
+class Excerpt(NamedTuple):
     """Lines of source from line `first` on; the lines from `marked` to `end` are the place itself."""
 
     first: int
@@ -91,8 +90,7 @@ class Item:
     replayed: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
+class Drawn(NamedTuple):
     """A chart with its title, and a sentence under it. `marks` is whether findings are marked in it."""
 
     title: str
@@ -122,8 +120,7 @@ class Row:
 Bars = tuple[float, float, np.ndarray]
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(NamedTuple):
     """The distribution of elements of a module. `of` describes the elements; `bars` has their histogram at each pass,
     and `last` the last one, with the number of the pass before."""
 
@@ -145,8 +142,7 @@ class Line:
     costs: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Costs:
+class Costs(NamedTuple):
     """The costs of ops: a sentence about all of them, the columns of lines and of modules, and the most expensive
     lines, with a note about the others."""
 

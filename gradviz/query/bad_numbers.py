@@ -4,7 +4,7 @@ An infinity that the program wrote itself, such as the −inf of a mask, is no f
 pass the infinity on, are left out unless there is nothing else."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,8 +15,7 @@ from gradviz.query.query import Query
 from gradviz.sets import distinct, without
 
 
-@dataclass(frozen=True, slots=True)
-class BadNumbers:
+class BadNumbers(NamedTuple):
     """The events, in order; whether any has a NaN (`nan`), and whether any has only infinities (`inf`); whether the
     program wrote all of these infinities itself (`written`), so that nothing is at fault."""
 

@@ -1,6 +1,6 @@
 """Finds the origin of a NaN or an infinity: an input of the event, or the event itself."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gradviz.events.kinds import OpRan, Produced
 from gradviz.query.moment import Moment
@@ -9,8 +9,7 @@ from gradviz.query.query import Query
 NAN, INF = "nan", "inf"
 
 
-@dataclass(frozen=True, slots=True)
-class Birth:
+class Birth(NamedTuple):
     """A NaN or an infinity (`what`) in `tensor`, an output of the event. `took` are the inputs of the event;
     `carriers` are those inputs that explain it, and `infinite` those with an infinity. Without carriers it first
     appears at this event."""

@@ -42,8 +42,7 @@ class Vjp(NamedTuple):
         return self.forward([*self.inputs[: self.which], value, *self.inputs[self.which + 1 :]])
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
+class Compared(NamedTuple):
     """An input's gradient beside the differences. `checked` of `size` elements have a derivative by differences;
     `kinks` more have none, because the slopes to both sides differ or are not finite. The worst element is `at`, where
     the backward gave `given` and the differences gave `found`; `error` is its relative error."""

@@ -3,7 +3,7 @@ nothing uses."""
 
 import ast
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,7 @@ from gradviz.tracefile import Site
 _LEAST = 2  # rounds
 
 
-@dataclass(frozen=True, slots=True)
-class Dropped:
+class Dropped(NamedTuple):
     """A statement that is only an expression, and the ops whose results are its value, outside of passes. No other op
     uses them."""
 

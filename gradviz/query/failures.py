@@ -4,7 +4,7 @@ PyTorch refused."""
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gradviz.events.kinds import ErrorRaised, Kind, OpRan, TensorMade
 from gradviz.query.functions_of_source import function_around
@@ -13,8 +13,7 @@ from gradviz.query.source_trees import trees
 from gradviz.tracefile import Site
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(NamedTuple):
     """An exception. `event` is the event that records it, or the last event before it; `site` is where it was raised,
     None if unknown. `node` and `number` (the pass) are 0 if it was raised outside of a pass. `handled` is whether the
     program caught it and continued."""

@@ -199,8 +199,7 @@ class Hop(NamedTuple):
     copies: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Separation:
+class Separation(NamedTuple):
     """The best way from a leaf to a root. `cut` is the first event on it that blocks gradients (None: the way is open),
     `is_copy` whether it leads through a copy of the leaf itself. Of two ways, the one with the lower `rank` is
     better."""

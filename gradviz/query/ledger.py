@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 
@@ -69,8 +70,7 @@ class Stretch:
     link: Link
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
+class Account(NamedTuple):
     """The history of a leaf: the optimizers that hold it, the passes that gave it a gradient, its stretches, and why it
     lacks a gradient, if no pass gives it one."""
 

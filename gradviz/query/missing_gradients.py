@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache, cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -72,8 +73,7 @@ class Lacking:
     reading: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
+class Begun(NamedTuple):
     """The root of a pass, and the event where the pass begins."""
 
     root: int
@@ -620,8 +620,7 @@ class Why(Enum):
     NOT_COMPUTED_FROM = "the root was not computed from it"
 
 
-@dataclass(frozen=True, slots=True)
-class Absence:
+class Absence(NamedTuple):
     """The reason why a `.grad` is None, with the fields that apply to it. `event` made the tensor, set its `.grad` to
     None, or received a non-leaf's `gradient`; `leaf` had its name before; `number` is the pass and `root` its root;
     `cut` is the event that cuts the path; `asked` are the inputs of the pass; `to_come` is a later event that sets the

@@ -3,9 +3,8 @@ are computed from recorded values and checked against the recorded result. The f
 documentation (torch.optim.SGD, torch.optim.Adam)."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,8 +23,7 @@ Array = np.ndarray
 _Terms = list[tuple[str, Array]]
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+class Update(NamedTuple):
     """A step of one parameter. `formula` names the `terms`. Their values are arrays in the parameter's shape or
     numbers, in the order of the formula."""
 
@@ -34,8 +32,7 @@ class Update:
     after: Array
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(NamedTuple):
     settings: Mapping[str, Any]
     before: Array
     grad: Array

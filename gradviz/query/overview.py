@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,8 +17,7 @@ from gradviz.tracefile.chunks import NOT_PLAIN
 from gradviz.tracefile.whitelist import GONE
 
 
-@dataclass(frozen=True, slots=True)
-class LeafInfo:
+class LeafInfo(NamedTuple):
     """A leaf at the end of the run. `has_grad` is whether its `.grad` is not None, `is_cleared` whether it is None
     because it was cleared. `file` and `line` are where it was made, "" and 0 for a leaf from before the recording."""
 
@@ -33,8 +32,7 @@ class LeafInfo:
     line: int
 
 
-@dataclass(frozen=True, slots=True)
-class Overview:
+class Overview(NamedTuple):
     """Counts over a run. `shapes` is the number of different graph structures among its passes."""
 
     events: int
@@ -55,8 +53,7 @@ class Overview:
         return [leaf for leaf in self.leaves if leaf.requires_grad]
 
 
-@dataclass(frozen=True, slots=True)
-class Holdings:
+class Holdings(NamedTuple):
     """The private contents of a trace: the number of source files, of tensors with elements (None if there are some
     that were not counted), of error messages, and of lines that the program printed."""
 
@@ -242,8 +239,7 @@ class Cost:
                 total[phase] += more[phase]
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(NamedTuple):
     """The cost of the ops of a run: in total; by the path of each module, with the modules inside it; and by line (file
     and number; "" and 0 if unknown). The backward of an op counts at the line and in the module of the op. `most` has
     for each line the op that took most of its time."""

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -20,8 +20,7 @@ _KIND_NAMES = np.array(["", *(kind.name.lower() for kind in Kind)])
 _MADE = (Kind.OP, Kind.TENSOR, Kind.MUTATED)
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """The values of a field. `values[i]` belongs to event `events[i]`; if `events` is None, to event i. With
     `codes`, `values` is a short table of texts, and `codes[i]` is the index into it."""
 

@@ -290,8 +290,7 @@ class Difference:
     changed: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Drift:
+class Drift(NamedTuple):
     """Parameters that are the same on all ranks before step `step`, and differ before the next step (after the last
     step: at the end). By rank: `tensors` and `values` are the first of these parameters and its values then; it came
     to differ between the events `since` and `until`."""

@@ -3,7 +3,6 @@
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -190,8 +189,7 @@ def _place(short: str, name: str, outer: _Open, is_function: bool) -> str:
 _DEEPEST = 32  # the most modules in modules
 
 
-@dataclass(frozen=True, slots=True)
-class _Sizes:
+class _Sizes(NamedTuple):
     """The number of parameters of each module, by path: all of them, and those that require grad at the end."""
 
     all: Counter[str]

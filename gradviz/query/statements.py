@@ -4,8 +4,8 @@ custom Function."""
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from gradviz.query.failures import Failure, failures
 from gradviz.query.functions_of_source import Function, called, function_around
@@ -202,8 +202,7 @@ _SIGNS: dict[type[ast.operator], str] = {
 _Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
 
 
-@dataclass(frozen=True, slots=True)
-class WrongValue:
+class WrongValue(NamedTuple):
     """An expression of the line that ended a program. By the exception, its type has no such operation. `type` is that
     type, `attribute` the attribute that it lacks (empty for an operator). `origin` is the expression that gave the
     value: `x.grad` for `g` after `g = x.grad`; it is the expression itself unless that is a name that was assigned

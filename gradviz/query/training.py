@@ -1,8 +1,8 @@
 """The events of training: the steps of optimizers, and the changes to the `.grad` of each leaf, in order."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,8 +24,7 @@ _LOOKED_AT = 64  # the most tensors behind a write that are searched for a gradi
 _ZEROING = ("zero_", "zero_grad")
 
 
-@dataclass(frozen=True, slots=True)
-class Lives:
+class Lives(NamedTuple):
     """The changes to gradients, sorted by leaf and event. At `events[i]` the `.grad` of `leaves[i]` was accumulated
     into, cleared, changed, or used by a step (`whats[i]`). UNKNOWN means that the `.grad` differs from before, and no
     event says why. `numbers[i]` is the pass, or the optimizer. `windows[i]` is a number that rises with each leaf, and

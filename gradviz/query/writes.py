@@ -4,9 +4,9 @@ value that is written over, and the writes between forward and backward that aut
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -318,8 +318,7 @@ def counts_apart(query: Query, tensor: int) -> bool:
     return made.op == "data" if isinstance(made, OpRan) else True
 
 
-@dataclass(frozen=True, slots=True)
-class SilentWrite:
+class SilentWrite(NamedTuple):
     """A write at `event` to a tensor that `node` had saved. `made` is the event that made the node, and `ran` the event
     at which it received its gradients. `before` and `after` are the values of the tensor at these two events."""
 

@@ -1,7 +1,8 @@
 """The reason why a gradient is 0: the event that set it to 0, or the node that gave 0 for a gradient that is not 0."""
 
 from collections import deque
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
+from typing import NamedTuple
 
 from gradviz.events.kinds import Accumulated, Kind, Produced
 from gradviz.events.values import OF_ZEROS
@@ -13,8 +14,7 @@ from gradviz.tracefile import Snapshot
 _MOST = 2_000  # the most nodes that are walked back
 
 
-@dataclass(frozen=True, slots=True)
-class Zero:
+class Zero(NamedTuple):
     """The reason why a `.grad` is 0: the `event` that wrote it; else the `node` that gave 0 for a gradient that is not
     0; else, without both, a pass that began with 0 (`from_start`), or several gradients that cancel."""
 

@@ -1,7 +1,7 @@
 """Breakpoints and watches: they select the events at which `continue` and `until` stop."""
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,8 +28,7 @@ FORMS = {
 _PLACE = re.compile(r"(?:line\s+)?(?:(?P<file>[A-Za-z]:[\\/][^:]+|[^\s:]+):)?(?P<line>[0-9]+)\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class Breakpoint:
+class Breakpoint(NamedTuple):
     """Stops at each event where `predicate` is true, or where `watched` changes. With `at_line`, only at the
     first event of each visit to the line."""
 

@@ -4,7 +4,7 @@ import math
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from rich.cells import cell_len, set_cell_size
@@ -102,8 +102,7 @@ WITH_TREND = 100  # from this width on, the gradients of a leaf over the passes 
 _BARS = 16  # cells
 
 
-@dataclass(frozen=True, slots=True)
-class LeafRow:
+class LeafRow(NamedTuple):
     """One tensor: its name, its kind, its value and `.grad`, and which of these changed at this stop."""
 
     name: str
@@ -125,8 +124,7 @@ class LeafRow:
         return self.new or self.value_changed or self.grad_changed
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """The view of the table of leaves: its order and its first row. With `variables`, the table of variables is shown
     instead."""
 

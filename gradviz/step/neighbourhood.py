@@ -3,6 +3,7 @@ forward pass the ops that led to a value."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -31,8 +32,7 @@ class Spot:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbourhood:
+class Neighbourhood(NamedTuple):
     """Spots and the edges between them (pairs of keys), from sources to targets. `current` has the words for each
     edge along which a value or a gradient moves at this stop."""
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,8 +22,7 @@ from gradviz.words.stop import Stop
 from gradviz.words.words import Words
 
 
-@dataclass(frozen=True, slots=True)
-class Resume:
+class Resume(NamedTuple):
     """The extent of a continued script: a number of events, or until a predicate is true, or otherwise until a
     breakpoint."""
 

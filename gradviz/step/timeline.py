@@ -1,7 +1,7 @@
 """The timeline: the position of a stop in the run, and signs for breakpoints, errors and the like."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from rich.cells import cell_len
@@ -14,8 +14,7 @@ from gradviz.words.stop import Stop, phase
 _COLOURS = ("blue", "magenta")  # forward, backward
 
 
-@dataclass(frozen=True, slots=True)
-class Marker:
+class Marker(NamedTuple):
     """A kind of sign on the timeline, and the events that have it."""
 
     sign: str

@@ -1,8 +1,7 @@
 """The verbs of the stepper: one table for keys, commands and help. To add a verb, add a row."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -24,8 +23,7 @@ _LONGEST = 44  # characters of an expression
 _ALIKE = 1e-3  # the largest relative difference between outputs and recorded outputs
 
 
-@dataclass(frozen=True, slots=True)
-class _Case:
+class _Case(NamedTuple):
     """An op, the upstream gradients of its outputs in a pass, and the gradients that its nodes gave to its inputs."""
 
     op: OpRan
@@ -215,8 +213,7 @@ def question(session: Session, argument: str) -> None:
     _of(session).ask(session)
 
 
-@dataclass(frozen=True, slots=True)
-class Verb:
+class Verb(NamedTuple):
     """A command. `usage` is its name, then its argument, which stands in brackets if it is optional. `keys` and `short`
     (its other names) are separated by spaces. The key of a verb that needs an argument opens the prompt; so does the
     key of a verb with `asked`. A verb that is `of_group` runs once for all sessions that are moved together. A long run

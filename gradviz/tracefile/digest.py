@@ -8,7 +8,6 @@ digests of two files compare.
 import hashlib
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -18,8 +17,7 @@ from gradviz.events.kinds import Kind
 from gradviz.tracefile.batch import ByKind
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedPass:
+class FinishedPass(NamedTuple):
     """A pass by its number: its last event, the number of nodes that ran, its digest."""
 
     number: int

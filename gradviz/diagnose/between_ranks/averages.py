@@ -1,7 +1,6 @@
 """The rules about gradients that the ranks should average, and average not at all, not everywhere, or not as a mean."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -370,8 +369,7 @@ def sum_(ranks: Replicas) -> Iterator[RankFound]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _FirstStep:
+class _FirstStep(NamedTuple):
     """The first step of the first rank, and the passes before it. The last of them begins at a mean."""
 
     query: Query

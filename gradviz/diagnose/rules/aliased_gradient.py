@@ -21,7 +21,7 @@ change, or that is named as a sum (`total`, `accumulated`).
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,8 +35,7 @@ from gradviz.words.numbers import brief
 _SAME_MEMORY = ("data", "detach")
 
 
-@dataclass(frozen=True, slots=True)
-class KeptGradient:
+class KeptGradient(NamedTuple):
     """A statement of a program, outside of loops and functions, that assigns the `.grad` of a `leaf` to a `name`.
     `made` accumulated that gradient (`grad`) before the statement; `event` changes it in place, at line `changed_at`;
     the name is read behind that line."""

@@ -28,7 +28,7 @@ too, as no checkpoint was loaded, looks like that body. A layer whose name or li
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -270,8 +270,7 @@ _STAYING_WORD = re.compile(
 _MATRIX = 2  # the fewest dimensions of a matrix
 
 
-@dataclass(frozen=True, slots=True)
-class FrozenLayer:
+class FrozenLayer(NamedTuple):
     """The path of a layer, its leaves, the first event that switched one off, and the trained leaves before it."""
 
     path: str

@@ -24,7 +24,7 @@ Not reported: a graph that grows from pass to pass because a tensor is carried a
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,8 +39,7 @@ _LEAST = 2  # the fewest passes through a stale part
 _MODIFIED = "modified by an inplace operation"
 
 
-@dataclass(frozen=True, slots=True)
-class Stale:
+class Stale(NamedTuple):
     """Nodes of one line that passes go through after a leaf that they lead to has changed. `chained` if the line makes
     nodes in each round, and passes also reach the nodes of earlier rounds."""
 

@@ -1,7 +1,7 @@
 """The calls of whole models: each call of an outermost module, with its mode, its inputs and the use of its result."""
 
-from dataclasses import dataclass
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,8 +15,7 @@ _CALLS = 32  # so many first calls of a line are looked at, and so many last cal
 _RESULTS = 400  # the most tensors computed from a result that are looked at
 
 
-@dataclass(frozen=True, slots=True)
-class Visit:
+class Visit(NamedTuple):
     """One call of an outermost module. `kinds` are the types of its layers that depend on the mode, `moody` the types
     of those in training mode. `has_grad` is True if grad mode is on, `in_pass` if a pass goes through the result,
     `is_evaluation` if the result is used and reaches no root. `rounds` is the number of steps before the call."""

@@ -33,8 +33,7 @@ from gradviz.words.words import Words
 _LONGEST = 32  # characters of an expression
 
 
-@dataclass(frozen=True, slots=True)
-class Hop:
+class Hop(NamedTuple):
     """A step of a path. `expression` at `site` made `node` (0: the gradient of the root, from outside). `local` is the
     local derivative for this edge, as text; `gradient` is the gradient that goes on. It meets `others` more gradients.
     `exact` is True if the share of each is known, `hooked` if a hook changed their sum."""

@@ -10,11 +10,11 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from xml.sax.saxutils import escape
 
 from gradviz.errors import GradvizError
@@ -103,8 +103,7 @@ _MOST_PACKED = 2_000  # their nodes and events: unpacking them takes no time tha
 Build = Callable[[int | None], Graph]
 
 
-@dataclass(frozen=True, slots=True)
-class ListedFinding:
+class ListedFinding(NamedTuple):
     """A finding as the page lists it: its texts, its place in the source, the number of its pass (0: none), its event
     (None: none), and the ids of its nodes and tensors. The first of these that a picture has is selected."""
 

@@ -4,6 +4,7 @@ Every layout shows the same things and links, with these ids, classes and texts.
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from gradviz.graph.groups import PLACE
 from gradviz.graph.model import DATA, GRAD, GRAD_FN, GROUP, LEAF, OP, SAVED, TENSOR, VIEW, Edge, Graph, Node
@@ -318,8 +319,7 @@ FAR = 2  # the number of ops between two uses
 _SMALL = 60  # smaller graphs are not changed
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(NamedTuple):
     """A second place where a node is drawn, near the op that uses it there."""
 
     id: str

@@ -61,8 +61,7 @@ class Rows:
     links: np.ndarray
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(NamedTuple):
     """Rows of a leaf, one after another, with the same link: their places in the rows, and the link."""
 
     first: int

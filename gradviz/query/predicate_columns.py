@@ -312,8 +312,7 @@ class Now(Protocol):
         """The number of scopes and passes around the event."""
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """A field: its type (NUMBER, TEXT or FLAG), its help text, its values over a trace, its values at the
     present event, and the kinds of events that may have a value."""
 

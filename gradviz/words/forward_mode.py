@@ -1,6 +1,6 @@
 """The chain rule of forward mode at one op: the sum of local derivative × tangent over its inputs."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from rich.cells import cell_len
 
@@ -15,8 +15,7 @@ from gradviz.words.numbers import number
 from gradviz.words.stop import Stop
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(NamedTuple):
     """An input that has a tangent: its name, its value, and its local derivative as a formula and, if known, as a
     number."""
 

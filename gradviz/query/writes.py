@@ -363,16 +363,15 @@ class _Search:
         for owner, tensor in zip(saved.owners[near].tolist(), saved.elements[near, 0].tolist(), strict=True):
             made, node = int(nodes.events[owner]), int(nodes["node"][owner])
             memory, counter = self._memory_and_counter(tensor)
-            if memory not in writes or (node, memory) in done or not self._is_whole(tensor, memory):
+            own, runs = writes.get(memory, []), self._received.get(node, [])
+            if not (own and runs) or (node, memory) in done or not self._is_whole(tensor, memory):
                 continue
             done.add((node, memory))
-            for event, writer in writes[memory]:
-                ran = next((ran for ran in self._received.get(node, []) if ran > event > made), 0)
-                if not ran or (
-                    writer == counter if writer else tensor != memory or self._is_unread(event, node, tensor)
-                ):
+            between = slice(bisect_left(own, (made + 1,)), bisect_left(own, (runs[-1],)))
+            for event, writer in () if self._is_unread(own[0][0], node, tensor) else own[between]:
+                if writer == counter if writer else tensor != memory:
                     continue
-                write = self._compared(event, memory, node, made, ran)
+                write = self._compared(event, memory, node, made, runs[bisect_right(runs, event)])
                 if write is not None:
                     yield write
                     break
@@ -380,13 +379,14 @@ class _Search:
     @cached_property
     def _of_statistics(self) -> set[int]:
         """The writes of PyTorch's batch norms to their running statistics, which count no version."""
-        mutated, version = self.trace.table(Kind.MUTATED), self.query.tensors.version
+        mutated, states = self.trace.table(Kind.MUTATED), self.trace.states
         is_one = self.trace.named(mutated["how"], RUNNING)
-        writes = zip(mutated.events[is_one].tolist(), mutated["tensor"][is_one].tolist(), strict=True)
-        return {event for event, tensor in writes if version(tensor, event) == version(tensor, event - 1)}
+        events, tensors = mutated.events[is_one], mutated["tensor"][is_one]
+        before, after = (states.rows_of(tensors, at) for at in (events - 1, events))
+        return set(events[(before >= 0) & (states.versions[before] == states.versions[after])].tolist())
 
     def _is_unread(self, event: int, node: int, tensor: int) -> bool:
-        """Whether an event writes running statistics that the backward of a node does not divide by: it divides by the
+        """Whether an event writes to running statistics that the backward of a node leaves alone: it divides by the
         variance, and in training by that of the batch."""
         made = self.query.nodes.op(node) if event in self._of_statistics else None
         op = self.query.tensors.op(made) if made is not None else None

@@ -44,6 +44,7 @@ ADVISED = {
     "masked-nan: a row of nothing but padding, hidden two lines later",
     "missing-create-graph: a function whose backward makes no graph",
     "no-backward: never called",
+    "inplace-modified: a version that is counted by hand, where no write is known",
     "inplace-modified: the weight of a batch norm, which keeps running statistics",
     "nonfinite-forward: the mean of a selection that is empty",
     "nonfinite-forward: NaN in the data",

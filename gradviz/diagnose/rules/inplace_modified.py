@@ -114,11 +114,11 @@ def _of_saved(case: Case, error: Failure) -> Found:
             severity=case.severity_of(error),
         )
     if made is None or write is None:
-        how = error.number and not error.node and each_left_out(case.trace)
-        how = how and recording(case.trace, f"--passes {error.number}")
-        unseen = how and f"pass {error.number} was not watched from its beginning: {how} records it"
+        if error.number and not error.node and each_left_out(case.trace):
+            how = recording(case.trace, f"--passes {error.number}")
+            why += f"; pass {error.number} was not watched from its beginning: {how} records it"
         return Found(
-            f"a tensor that {saver} saved was changed in place before its backward{why}{unseen and f'; {unseen}'}",
+            f"a tensor that {saver} saved was changed in place before its backward{why}",
             cure or Fix("make a new tensor in place of changing a saved one", _with_a_new_tensor),
             (error.event,),
             site=_round_of(case, carried, error.number) or error.site,

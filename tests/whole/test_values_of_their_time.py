@@ -128,7 +128,8 @@ def check_moments(query: Query, seen: dict[int, list[Seen]]) -> int:
             now = query.at(moment.is_after).state(number)
             assert is_true(now.value, moment.array), (number, moment, now.value)
             first = query.at(moments[0].is_after).state(number).version
-            if number not in query.memory.shared:  # a write to `w.detach()` counts as a version of w, too
+            # a write to `w.detach()` counts as a version of w, too, and of the parts of both
+            if query.memory.shared.isdisjoint((number, query.memory.parts.get(number, number))):
                 assert now.version - first == moment.version - moments[0].version, (number, moment, now)
             if moment.grad:
                 grad = next(one for one in seen[moment.grad] if one.is_after == moment.is_after)

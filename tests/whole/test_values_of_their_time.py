@@ -271,6 +271,7 @@ def test_each_view_shows_the_values_of_its_time(name: str, seed: int, tmp_path_f
         "w0 = v1[..., :1]; v1.data.mul_(2); w1 = w0.view(-1); v1.data.mul_(2)",
         "w0 = v1.diagonal(); w1 = w0.detach(); v1.data.mul_(2); w2 = v0 * 2",
         "w0 = v0[:2]; w1 = w0.t(); v0.data.mul_(2); w2 = v0 * 2",
+        "w0 = v0.sigmoid(); w0.retain_grad(); w0.sum().backward(retain_graph=True); w0.sum().backward(); w1 = v3 * 2",
         "w0 = v0[:2]; w1 = w0.t(); w0.mul_(2); w2 = w1 * 2; w1.mul_(3); w3 = w0 * 2",
         "w0 = v0 * 2; w1 = w0[:1]; w2 = w0[1:]; w1.mul_(2); w0.add_(1); w0.data.mul_(3)",
         "w1 = v0[:1]; v0.data.mul_(3); w2 = v0 * 2",

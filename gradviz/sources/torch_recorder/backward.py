@@ -256,18 +256,18 @@ class Gradients:
                 flows[2 * at + 1], values[at] = number, gradient
                 self.send(flows[2 * at], number)
 
-    def tell_retained(self, record: NodeRecord, numbers: Sequence[int]) -> None:
-        """Emit the tensors that keep the gradient which has just arrived."""
+    def tell_retained(self, record: NodeRecord, numbers: Sequence[int], received: Sequence[Any]) -> None:
+        """Emit the tensors that keep the gradient which has just arrived, or its sum with that of an earlier pass."""
         for nr, known in (record.retained or {}).items():
             tensor = known()
-            if tensor is None or nr >= len(numbers) or not numbers[nr]:
+            grad = None if tensor is None else tensor.grad
+            if grad is None or nr >= len(numbers) or not numbers[nr]:
                 continue
-            grad = tensor.grad
-            if grad is None:
-                continue
-            if id(grad) not in self.identity.known:
+            is_compared = type(grad) is torch.Tensor and grad.is_cpu and grad.layout is torch.strided
+            if id(grad) not in self.identity.known and not (is_compared and not torch.equal(grad, received[nr])):
                 self.identity.fresh(grad).number = numbers[nr]
-            self.listener.retained(known.number, record.number, self.in_pass, self.identity.number_of(grad))
+            number = self.identity.number_of(grad, None, "retain_grad")
+            self.listener.retained(known.number, record.number, self.in_pass, number)
 
     def tell_derivative(self, where: Where, produced: Sequence[Any], received: Sequence[Any]) -> None:
         """Emit the ops of a node that ran under `create_graph`. Its ops are known only by their nodes, and the values
@@ -707,7 +707,7 @@ class Pass:
         with _Plain():
             numbers, values = self.flowing.received(record, received)
             self.listener.received(record.number, record.name, self.number, numbers, values)
-            self.flowing.tell_retained(record, numbers)
+            self.flowing.tell_retained(record, numbers, received)
         self.running.append(record.number)
         if is_compiled_node(record.name):  # PyTorch may have to compile it first
             self.source.pause()

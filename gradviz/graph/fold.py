@@ -307,10 +307,8 @@ def folded(
 
 def _with_roots_together(graph: model.Graph) -> model.Graph:
     """The graph with one box for the roots that one op made, if there are many: `y.unbind()` of a batch."""
-    made: dict[str, list[str]] = {}
-    for edge in graph.edges:
-        if edge.kind == model.DATA and graph.nodes[edge.target].root:
-            made.setdefault(edge.source, []).append(edge.target)
+    data = (edge for edge in graph.edges if edge.kind == model.DATA)
+    made = grouped((edge.source, edge.target) for edge in data if graph.nodes[edge.target].root)
     crowds = [(graph.nodes[op].label, roots) for op, roots in made.items() if len(roots) > MOST_ROOTS]
     tree = {f"g0{i}": Group(f"g0{i}", SCOPE, f"{len(of)} roots of {op}", "", of) for i, (op, of) in enumerate(crowds)}
     return fold(graph, tree, set(tree))

@@ -366,9 +366,11 @@ class _Search:
             own, runs = writes.get(memory, []), self._received.get(node, [])
             if not (own and runs) or (node, memory) in done or not self._is_whole(tensor, memory):
                 continue
+            if self._is_unread(own[0][0], node, tensor):
+                continue
             done.add((node, memory))
             between = slice(bisect_left(own, (made + 1,)), bisect_left(own, (runs[-1],)))
-            for event, writer in () if self._is_unread(own[0][0], node, tensor) else own[between]:
+            for event, writer in own[between]:
                 if writer == counter if writer else tensor != memory:
                     continue
                 write = self._compared(event, memory, node, made, runs[bisect_right(runs, event)])

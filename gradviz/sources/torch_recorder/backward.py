@@ -264,7 +264,7 @@ class Gradients:
             if grad is None or nr >= len(numbers) or not numbers[nr]:
                 continue
             is_compared = type(grad) is torch.Tensor and grad.is_cpu and grad.layout is torch.strided
-            if id(grad) not in self.identity.known and not (is_compared and not torch.equal(grad, received[nr])):
+            if id(grad) not in self.identity.known and (not is_compared or torch.equal(grad, received[nr])):
                 self.identity.fresh(grad).number = numbers[nr]
             number = self.identity.number_of(grad, None, "retain_grad")
             self.listener.retained(known.number, record.number, self.in_pass, number)

@@ -366,7 +366,7 @@ class _Search:
             own, runs = writes.get(memory, []), self._received.get(node, [])
             if not (own and runs) or (node, memory) in done or not self._is_whole(tensor, memory):
                 continue
-            if self._is_unread(own[0][0], node, tensor):
+            if self._is_unread(node, tensor):
                 continue
             done.add((node, memory))
             between = slice(bisect_left(own, (made + 1,)), bisect_left(own, (runs[-1],)))
@@ -387,12 +387,18 @@ class _Search:
         before, after = (states.rows_of(tensors, at) for at in (events - 1, events))
         return set(events[(before >= 0) & (states.versions[before] == states.versions[after])].tolist())
 
-    def _is_unread(self, event: int, node: int, tensor: int) -> bool:
-        """Whether an event writes to running statistics that the backward of a node leaves alone: it divides by the
-        variance, and in training by that of the batch."""
-        made = self.query.nodes.op(node) if event in self._of_statistics else None
+    @cached_property
+    def _statistics(self) -> set[int]:
+        """The running statistics that batch norms wrote to."""
+        mutated = self.trace.table(Kind.MUTATED)
+        return set(mutated["tensor"][self.trace.named(mutated["how"], RUNNING)].tolist())
+
+    def _is_unread(self, node: int, tensor: int) -> bool:
+        """Whether a tensor is a running statistic that the backward of a node leaves alone: a batch norm's divides by
+        the variance, and in training by that of the batch."""
+        made = self.query.nodes.op(node) if tensor in self._statistics else None
         op = self.query.tensors.op(made) if made is not None else None
-        return op is not None and ((tensor,) != op.inputs[2:3] or "training=True" in op.args)
+        return op is not None and op.op in RUNNING and ("training=True" in op.args or (tensor,) != op.inputs[2:3])
 
     def _writes(self) -> dict[int, list[tuple[int, int]]]:
         """The writes to each memory that a write may change unseen, each with the version counter that it counts; 0 for

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
-from gradviz.diagnose.fix import Edit, Edits, Fix, SourceText, Spot, typed_for, with_keyword
+from gradviz.diagnose.fix import Edit, Edits, Fix, SourceText, Spot, typed_as, typed_for, with_keyword
 from gradviz.events.kinds import OpRan, TensorMade
 from gradviz.query.copies import numbers_in, read_in_its_line, written_in_its_line
 from gradviz.query.flow import Reason, place_of_cut, switched_off, why_no_node
@@ -27,11 +27,8 @@ _MAKERS = {"tensor", "as_tensor", "from_numpy", "Tensor", "FloatTensor"}
 def without_cut(spot: Spot) -> list[Edit]:
     """`x` in place of `x.detach()`, `torch.sin(x)` of `math.sin(x)`; or a statement moved out of `torch.no_grad()`."""
     source, statement = spot.source, spot.statement
-    if statement is None:
-        return []
     for area in (_with_conversion(source, _with_twins(source, spot.area, statement)), statement):
-        edits = (list(_uncut(source, area)) or list(_of_torch(source, area))) if area is not None else []
-        if edits:
+        if edits := list(_uncut(source, area)) or list(_of_torch(source, area)):
             return [] if _leaves_torch(source, area) else [*edits, *_uncut_sources(source, statement)]
     return _with_grad_mode(source, statement)
 
@@ -46,9 +43,8 @@ def typed_without_cut(code: str) -> Edits:
     """Puts a statement in the place of a statement with the same target: `y[i] = x[i] ** 2`."""
 
     def edits(spot: Spot) -> list[Edit]:
-        statement = spot.statement
-        is_same = assigned_to(ast.parse(code).body[0]) == assigned_to(statement) != ""
-        return [spot.source.replaced(statement, code)] if statement and is_same else without_cut(spot)
+        is_same = assigned_to(ast.parse(code).body[0]) == assigned_to(spot.statement) != ""
+        return typed_as(code)(spot) if is_same else without_cut(spot)
 
     return edits
 
@@ -57,8 +53,7 @@ def stacked(code: str) -> Edits:
     """Puts `torch.stack(losses)` in place of `torch.tensor(losses)`, and tensors in the list."""
 
     def edits(spot: Spot) -> list[Edit]:
-        made, statement = spot.calls_here(*_MAKERS), spot.statement
-        sources = list(_uncut_sources(spot.source, statement)) if statement is not None else []
+        made, sources = spot.calls_here(*_MAKERS), list(_uncut_sources(spot.source, spot.statement))
         return [spot.source.replaced(made[0], code), *sources] if made and sources else []
 
     return edits
@@ -72,7 +67,7 @@ def redrawn(spot: Spot) -> list[Edit]:
     return [spot.source.replaced(calls[0].func, f"{spot.receiver(calls[0])}.rsample")]
 
 
-def _with_twins(source: SourceText, area: ast.AST | None, statement: ast.stmt) -> ast.AST | None:
+def _with_twins(source: SourceText, area: ast.AST, statement: ast.stmt) -> ast.AST:
     """The whole statement, if it cuts several calls of the same function, as `a, b = f(x).detach(), f(y).detach()`
     does; else the area as it is."""
     cuts = [node for node in ast.walk(statement) if isinstance(node, ast.expr) and _is_cut(node)]
@@ -82,15 +77,15 @@ def _with_twins(source: SourceText, area: ast.AST | None, statement: ast.stmt) -
     return statement if isinstance(inner_call, ast.Call) and functions.count(source.code(inner_call.func)) > 1 else area
 
 
-def _with_conversion(source: SourceText, area: ast.AST | None) -> ast.AST | None:
+def _with_conversion(source: SourceText, area: ast.AST) -> ast.AST:
     """A cut with the `float()` around it, which makes a number of it again."""
-    outer = source.parent(area) if area is not None else None
-    return outer if isinstance(outer, ast.expr) and _is_cut(outer) and outer is not area else area
+    outer = source.parent(area)
+    return outer if isinstance(outer, ast.expr) and _is_cut(outer) else area
 
 
-def _leaves_torch(source: SourceText, area: ast.AST | None) -> bool:
+def _leaves_torch(source: SourceText, area: ast.AST) -> bool:
     """Whether the program goes on with the value as an array of NumPy or as a number."""
-    outer = source.parent(area) if area is not None else None
+    outer = source.parent(area)
     return isinstance(outer, ast.Attribute) and outer.attr in ("numpy", "item", "tolist")
 
 

@@ -132,6 +132,11 @@ class SourceText:
         blocks = [getattr(outer, name, []) for name in ("body", "orelse", "finalbody")]
         return next(block for block in blocks if statement in block)
 
+    def behind(self, statement: ast.stmt) -> list[ast.stmt]:
+        """The statements behind a statement in its block."""
+        block = self.siblings(statement)
+        return block[block.index(statement) + 1 :]
+
     def replaced(self, node: ast.AST, new: str) -> Edit:
         """Other text for a node."""
         return Edit(*self.span(node), new)
@@ -331,38 +336,27 @@ OPTIMIZER = re.compile(r"(SGD|Ada\w*|[NR]Adam|RMSprop|Rprop|LBFGS|ASGD)$")
 
 @dataclass(frozen=True)
 class Spot:
-    """The place of a finding in the text of its file, the tensors that it is about, and the look-ups of its trace."""
+    """The place of a finding in the text of its file: its expression, None if that is not known, and the innermost
+    statement around it; the tensors that it is about, and the look-ups of its trace."""
 
     source: SourceText
     site: Site
+    expression: ast.expr | None
+    statement: ast.stmt
     tensors: tuple[int, ...]
     query: Query
 
-    @cached_property
-    def statement(self) -> ast.stmt | None:
-        """The statement of the finding's line: the innermost one around its expression."""
-        if self.expression is not None:
-            return self.source.statement(self.expression)
-        return self.source.statement_at(self.site.place.line)
-
-    @cached_property
-    def expression(self) -> ast.expr | None:
-        """The expression of the finding; None if it is not known."""
-        place = self.site.place
-        return self.source.expression(place.line, place.col, place.end_line, place.end_col)
-
     @property
-    def area(self) -> ast.AST | None:
+    def area(self) -> ast.AST:
         """The expression of the finding; the statement if the expression is not known."""
         return self.expression if self.expression is not None else self.statement
 
     def calls_here(self, *names: str) -> list[ast.Call]:
         """The calls of functions with these names in the expression; if there are none, in the statement."""
-        for area in (self.expression, self.statement):
-            if area is not None:
-                calls = [n for n in ast.walk(area) if isinstance(n, ast.Call) and called(n) in names]
-                if calls:
-                    return sorted(calls, key=self.source.span)
+        for area in (self.area, self.statement):
+            calls = [n for n in ast.walk(area) if isinstance(n, ast.Call) and called(n) in names]
+            if calls:
+                return sorted(calls, key=self.source.span)
         return []
 
     def optimizers(self) -> Iterator[tuple[ast.Assign, ast.Call, str]]:
@@ -402,11 +396,15 @@ class Fix:
 
 def patch_of(query: Query, site: Site, tensors: tuple[int, ...], edits: Edits) -> Patch | None:
     """The patch of a cure at a place; None if it cannot be typed there, or if the trace does not have the source."""
-    source = query.of(_Sources).of(site.place.file)
-    made = tuple(edits(Spot(source, site, tensors, query))) if source is not None else ()
-    if source is None or not made:
+    source, place = query.of(_Sources).of(site.place.file), site.place
+    if source is None:
         return None
-    patch = Patch(site.place.file, source.text, made)
+    expression = source.expression(place.line, place.col, place.end_line, place.end_col)
+    statement = source.statement_at(place.line) if expression is None else source.statement(expression)
+    made = tuple(edits(Spot(source, site, expression, statement, tensors, query))) if statement is not None else ()
+    if not made:
+        return None
+    patch = Patch(place.file, source.text, made)
     try:
         after = ast.parse(patch.after)
     except (SyntaxError, ValueError, RecursionError):
@@ -448,7 +446,7 @@ def _parsed(text: str) -> SourceText | None:
 
 def typed_as(code: str) -> Edits:
     """Puts a statement in the place of the finding's statement."""
-    return lambda spot: [spot.source.replaced(spot.statement, code)] if spot.statement is not None else []
+    return lambda spot: [spot.source.replaced(spot.statement, code)]
 
 
 def typed_for(old: str, new: str, line: int = 0) -> Edits:
@@ -524,7 +522,7 @@ def _form(node: ast.AST) -> str:
 
 def removed(spot: Spot) -> list[Edit]:
     """Takes the statement out."""
-    return [spot.source.removed(spot.statement)] if spot.statement is not None else []
+    return [spot.source.removed(spot.statement)]
 
 
 def with_keyword(source: SourceText, call: ast.Call, keyword: str) -> Edit:
@@ -588,8 +586,7 @@ def updated_in_place(spot: Spot) -> list[Edit]:
 
 def under_no_grad(spot: Spot) -> list[Edit]:
     """Puts the statement under no_grad."""
-    statement = spot.statement
-    return [] if statement is None else typed_as(f"with torch.no_grad(): {spot.source.code(statement)}")(spot)
+    return typed_as(f"with torch.no_grad(): {spot.source.code(spot.statement)}")(spot)
 
 
 def other_function(spot: Spot, old: str, new: str) -> list[Edit]:
@@ -618,8 +615,6 @@ def detached(name: str) -> Edits:
         source, statement = spot.source, spot.statement
         if not re.fullmatch(r"[\w.]+", name):
             return _detached_expression(spot, name)
-        if statement is None:
-            return []
         is_assigned = isinstance(statement, ast.Assign) and source.code(statement.targets[0]) == name
         later = [n for n in _reads(spot, source.function(statement), name) if n.lineno > statement.lineno]
         if is_assigned and len(later) > 1:
@@ -636,12 +631,9 @@ def detached_in_each_round(name: str) -> Edits:
     first round it may be None."""
 
     def edits(spot: Spot) -> list[Edit]:
-        statement = spot.statement
         if not re.fullmatch(r"[\w.]+", name):
             return _detached_expression(spot, name)
-        if statement is None:
-            return []
-        around = (statement, *spot.source.around(statement))
+        around = (spot.statement, *spot.source.around(spot.statement))
         loops = [node for node in around if isinstance(node, ast.For | ast.While)]
         passes = [loop for loop in loops if spot.source.calls("backward", within=loop)]
         if not passes:  # a function that is called for each round
@@ -662,14 +654,12 @@ def detached_before(name: str, line: int) -> Edits:
 
 
 def _detached_expression(spot: Spot, code: str) -> list[Edit]:
-    nodes = ast.walk(spot.statement) if spot.statement is not None else ()
-    found = [node for node in nodes if isinstance(node, ast.expr) and spot.source.code(node) == code]
+    found = [node for node in ast.walk(spot.statement) if isinstance(node, ast.expr) and spot.source.code(node) == code]
     return [spot.source.replaced(node, f"{bracketed(spot.source, node)}.detach()") for node in found[:1]]
 
 
 def _detached_where_used(spot: Spot, name: str) -> list[Edit]:
-    used = _reads(spot, spot.statement, name) if spot.statement is not None else []
-    return [spot.source.replaced(node, f"{name}.detach()") for node in used[:1]]
+    return [spot.source.replaced(node, f"{name}.detach()") for node in _reads(spot, spot.statement, name)[:1]]
 
 
 def _reads(spot: Spot, area: ast.AST, name: str) -> list[ast.Name | ast.Attribute]:

@@ -75,10 +75,8 @@ def _read_from(leaf: str, call: str, name: str) -> Fix:
     """`y.backward(); g = x.grad` in place of `g = y.backward()`."""
 
     def edits(spot: Spot) -> list[Edit]:
-        source, statement = spot.source, spot.statement
-        if statement is None:
-            return []
-        return [source.replaced(statement, call), source.after(statement, f"{name} = {leaf}.grad")]
+        grad = f"{name} = {leaf}.grad"
+        return [spot.source.replaced(spot.statement, call), spot.source.after(spot.statement, grad)]
 
     return Fix(f"{call}; {name} = {leaf}.grad", edits)
 

@@ -104,7 +104,7 @@ def _unscaled(spot: Spot) -> list[Edit]:
     """`scaler.unscale_(optimizer)` before the clipping."""
     source, statement = spot.source, spot.statement
     steps = [call for call in source.calls("step") if "scaler" in spot.receiver(call).lower() and call.args]
-    if statement is None or not steps:
+    if not steps:
         return []
     held = source.code(steps[0].args[0])
     return [source.before(statement, f"{spot.receiver(steps[0])}.unscale_({held})")]

@@ -220,12 +220,8 @@ def _clearings(case: Case, rows: np.ndarray) -> np.ndarray:
 def _stepped_later(spot: Spot) -> list[Edit]:
     """A step() before backward() moved behind it."""
     source, statement = spot.source, spot.statement
-    block = source.siblings(statement) if statement is not None else []
-    later = block[block.index(statement) + 1 :] if statement is not None else []
-    passes = [other for other in later if source.calls("backward", within=other)]
-    if statement is None or not passes:
-        return []
-    return [source.removed(statement), source.after(passes[0], source.code(statement))]
+    passes = [other for other in source.behind(statement) if source.calls("backward", within=other)]
+    return [source.removed(statement), source.after(passes[0], source.code(statement))] if passes else []
 
 
 def _cleared_elsewhere(spot: Spot) -> list[Edit]:

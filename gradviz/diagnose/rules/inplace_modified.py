@@ -235,8 +235,8 @@ def _with_a_new_tensor(spot: Spot) -> list[Edit]:
     """`y = y + 1` in place of `y += 1`, `y = y.add(1)` of `y.add_(1)`, `y = y.clone()` before `y[0] = 1`. None under
     no_grad, where the new tensor would be cut off."""
     source, statement = spot.source, spot.statement
-    blocks = [] if statement is None else [one for one in source.around(statement) if isinstance(one, ast.With)]
-    if statement is None or any(switches_grad_off(source, one.items[0].context_expr) for one in blocks):
+    blocks = [one for one in source.around(statement) if isinstance(one, ast.With)]
+    if any(switches_grad_off(source, one.items[0].context_expr) for one in blocks):
         return []
     written = statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
     if isinstance(written, ast.Subscript) and isinstance(written.value, ast.Name):

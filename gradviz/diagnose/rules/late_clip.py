@@ -168,8 +168,6 @@ def _nearest(events: list[int], event: int) -> list[int]:
 def _between(spot: Spot) -> list[Edit]:
     """A statement that clips gradients, moved before the step in its block."""
     source, statement = spot.source, spot.statement
-    if statement is None:
-        return []
     loop = source.loop(statement)
     if loop is not None and not source.calls("step", within=loop):
         statement = loop

@@ -90,7 +90,7 @@ def _masked(case: Case, made: NodeMade | None, what: str) -> Fix:
 def _masked_inside(spot: Spot) -> list[Edit]:
     """The mask around the argument, too: `torch.where(m, f(torch.where(m, x, 1.0)), 0)`."""
     source = spot.source
-    for where in ast.walk(spot.statement) if spot.statement is not None else ():
+    for where in ast.walk(spot.statement):
         if not isinstance(where, ast.Call) or called(where) != "where" or len(where.args) != 3:
             continue
         for inner in ast.walk(where.args[1]):

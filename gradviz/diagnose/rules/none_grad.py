@@ -179,10 +179,10 @@ def _backward_first(case: Case, value: WrongValue) -> Fix | str:
 
 def _called_before(spot: Spot) -> list[Edit]:
     """The call of backward() moved before the line that reads `.grad`."""
-    source, reader = spot.source, spot.statement
+    source = spot.source
+    reader: ast.stmt | None = spot.statement
     while reader is not None:
-        block = source.siblings(reader)
-        for later in block[block.index(reader) + 1 :]:
+        for later in source.behind(reader):
             if isinstance(later, ast.Expr) and source.calls("backward", within=later):
                 return [source.before(reader, source.code(later)), source.removed(later)]
         outer = source.parent(reader)

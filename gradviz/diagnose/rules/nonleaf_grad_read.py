@@ -83,8 +83,7 @@ def _cure(case: Case, name: str, made: int | None) -> Fix:
 
 def _retained(spot: Spot, name: str) -> list[Edit]:
     """`y.retain_grad()` before the pass."""
-    statement = spot.statement
-    call = spot.backward_before(statement) if statement is not None else None
+    call = spot.backward_before(spot.statement)
     if call is None or not re.fullmatch(r"[\w.]+", name):
         return []
     return [spot.source.before(spot.source.statement(call), f"{name}.retain_grad()")]

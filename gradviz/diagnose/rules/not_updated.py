@@ -58,8 +58,6 @@ _UNREACHED: tuple[str, Fix | str] = (
 def _stepped(spot: Spot) -> list[Edit]:
     """`step()` of the only optimizer behind backward()."""
     source, statement = spot.source, spot.statement
-    if statement is None:
-        return []
     cleared = source.calls("zero_grad", within=source.function(statement))
     names = [name for _, _, name in spot.optimizers()] or [spot.receiver(call) for call in cleared]
     held = list(dict.fromkeys(names))
@@ -242,18 +240,19 @@ def _added(listed: str) -> Edits:
     loop over parameters, those that it lacks."""
 
     def edits(spot: Spot) -> list[Edit]:
-        statement, held = spot.statement, [name for _, _, name in spot.optimizers()]
+        statement: ast.stmt = spot.statement
+        held = [name for _, _, name in spot.optimizers()]
         call = statement.value if isinstance(statement, ast.Expr) else None
         module = spot.receiver(call) if isinstance(call, ast.Call) else ""
-        loop = spot.source.loop(statement) if statement is not None else None
-        if isinstance(loop, ast.For) and ast.unparse(loop.target) in ast.unparse(statement or loop):
+        loop = spot.source.loop(statement)
+        if isinstance(loop, ast.For) and ast.unparse(loop.target) in ast.unparse(statement):
             statement, parameters = loop, f"[{listed}]"
         elif module:
             parameters = f"list({module}.parameters())"
         else:
             return []
         group = f'{held[0]}.add_param_group({{"params": {parameters}}})' if len(held) == 1 else ""
-        return [spot.source.after(statement, group)] if statement is not None and group else []
+        return [spot.source.after(statement, group)] if group else []
 
     return edits
 

@@ -86,9 +86,8 @@ def _are_read_later(case: Case, leaves: set[int]) -> bool:
 def _before_the_loop(spot: Spot) -> list[Edit]:
     """The line that makes the optimizer moved before the outermost loop, if it needs no name that the loop sets."""
     source, statement = spot.source, spot.statement
-    around = source.around(statement) if statement is not None else ()
-    loops = [node for node in around if isinstance(node, ast.For | ast.While)]
-    if statement is None or not loops or _names(statement, ast.Load) & _names(loops[-1], ast.Store):
+    loops = [node for node in source.around(statement) if isinstance(node, ast.For | ast.While)]
+    if not loops or _names(statement, ast.Load) & _names(loops[-1], ast.Store):
         return []
     return [source.removed(statement), source.before(loops[-1], source.code(statement))]
 

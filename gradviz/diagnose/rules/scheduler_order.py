@@ -104,9 +104,9 @@ def _behind_the_step(spot: Spot) -> list[Edit]:
     """The step of a scheduler moved behind the step of the optimizer."""
     source, statement = spot.source, spot.statement
     held = {name for _, _, name in spot.optimizers()}
-    for other in source.siblings(statement) if statement is not None else ():
+    for other in source.siblings(statement):
         steps = [call for call in source.calls("step", within=other) if spot.receiver(call) in held]
-        if statement is not None and steps and other is not statement:
+        if steps and other is not statement:
             target = source.statement(steps[0])
             return [source.removed(statement), source.after(target, source.code(statement))]
     return []
@@ -115,7 +115,5 @@ def _behind_the_step(spot: Spot) -> list[Edit]:
 def _out_of_the_loop(spot: Spot) -> list[Edit]:
     """The step of a scheduler moved out of the inner loop."""
     source, statement = spot.source, spot.statement
-    loop = source.loop(statement) if statement is not None else None
-    if statement is None or loop is None:
-        return []
-    return [source.removed(statement), source.after(loop, source.code(statement))]
+    loop = source.loop(statement)
+    return [source.removed(statement), source.after(loop, source.code(statement))] if loop is not None else []

@@ -66,10 +66,7 @@ def _found(case: Case, write: SilentWrite) -> Found:
 def _behind_backward(spot: Spot) -> list[Edit]:
     """A write moved behind the call of backward()."""
     source, statement = spot.source, spot.statement
-    if statement is None:
-        return []
-    block = source.siblings(statement)
-    for later in block[block.index(statement) + 1 :]:
+    for later in source.behind(statement):
         if source.calls("backward", within=later):
             return [source.removed(statement), source.after(later, source.code(statement))]
     return []

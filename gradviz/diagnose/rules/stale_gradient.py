@@ -58,7 +58,7 @@ def stale_gradient(case: Case) -> Iterator[Found]:
     is_only = len(set(case.trace.table(Kind.HOLDS)["optimizer"].tolist())) == 1
     holder = "" if stepped == BY_HAND else name or "optimizer" * is_only
     cure = f"{holder}.zero_grad()" if holder else _clearing(case, leaves.tolist(), backward_pass.site)
-    edits: Edits = lambda spot: [spot.source.before(spot.statement, cure)] if spot.statement is not None else []
+    edits: Edits = lambda spot: [spot.source.before(spot.statement, cure)]
     yield Found(
         f"pass {number} adds to gradients that a step has already used ({case.called(leaves.tolist())}): "
         f"they are not cleared after {case.at(step)}",
@@ -105,8 +105,6 @@ def _read_sums(case: Case) -> Iterator[Found]:
 def _cleared(spot: Spot) -> list[Edit]:
     """`zero_grad()` of an optimizer that steps in this function, or of the only one, before backward()."""
     source, statement = spot.source, spot.statement
-    if statement is None:
-        return []
     held = {name for _, _, name in spot.optimizers()}
     steps = [spot.receiver(call) for call in source.calls("step", within=source.function(statement))]
     stepping = [name for name in steps if name in held or "opt" in name.lower()]

@@ -104,9 +104,8 @@ def _in_each_round(spot: Spot) -> list[Edit]:
     source, statement = spot.source, spot.statement
     if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
         return []
-    block = source.siblings(statement)
     name = statement.targets[0].id
-    for loop in block[block.index(statement) + 1 :]:
+    for loop in source.behind(statement):
         if isinstance(loop, ast.For | ast.While) and any(
             isinstance(inner, ast.Name) and inner.id == name for inner in ast.walk(loop)
         ):

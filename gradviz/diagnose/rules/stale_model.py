@@ -113,7 +113,7 @@ def _evaluated(name: str, trained: str) -> Edits:
     is_of_self = name.startswith("self.") and not trained.startswith("self.")
 
     def edits(spot: Spot) -> list[Edit]:
-        nodes = ast.walk(spot.statement) if spot.statement is not None else ()
+        nodes = ast.walk(spot.statement)
         held = [node for node in nodes if isinstance(node, ast.Name | ast.Attribute) and spot.source.code(node) == name]
         return [spot.source.replaced(node, f"{'self.' * is_of_self}{trained}") for node in held[:1]]
 

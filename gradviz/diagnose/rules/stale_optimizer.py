@@ -161,12 +161,8 @@ def _made_after(spot: Spot, given: str) -> list[Edit]:
     made_here = [call for made, call, _ in spot.optimizers() if made is statement and call.args]
     if made_here:
         return [source.replaced(made_here[0].args[0], given)] if given else []
-    for made, _, _ in spot.optimizers() if statement is not None else ():
-        if (
-            statement is not None
-            and source.function(made) is source.function(statement)
-            and made.lineno < statement.lineno
-        ):
+    for made, _, _ in spot.optimizers():
+        if source.function(made) is source.function(statement) and made.lineno < statement.lineno:
             return [source.after(statement, source.code(made))]
     return []
 

@@ -97,7 +97,7 @@ def _removed(spot: Spot) -> list[Edit]:
     """The removal of a layer that nothing uses, if nothing else in the file names it."""
     source, statement = spot.source, spot.statement
     target = statement.targets[0] if isinstance(statement, ast.Assign) and not statement.targets[1:] else None
-    if statement is None or not isinstance(target, ast.Attribute | ast.Name):
+    if not isinstance(target, ast.Attribute | ast.Name):
         return []
     name = target.attr if isinstance(target, ast.Attribute) else target.id
     uses = len(re.findall(rf"\b{re.escape(name)}\b", source.text))

@@ -85,10 +85,8 @@ def _in_the_loop(step: str) -> Edits:
     """A statement at the end of the first loop after the line that makes the scheduler."""
 
     def edits(spot: Spot) -> list[Edit]:
-        source, statement = spot.source, spot.statement
-        block = source.siblings(statement) if statement is not None else []
-        later = block[block.index(statement) :] if statement is not None else []
+        later = (spot.statement, *spot.source.behind(spot.statement))
         loop = next((other for other in later if isinstance(other, ast.For | ast.While)), None)
-        return [source.after(loop.body[-1], step)] if loop is not None else []
+        return [spot.source.after(loop.body[-1], step)] if loop is not None else []
 
     return edits

@@ -104,7 +104,7 @@ def _in_evaluation_mode(model: str) -> Edits:
 
     def edits(spot: Spot) -> list[Edit]:
         source, statement = spot.source, spot.statement
-        if statement is None or not re.fullmatch(r"[\w.]+", model):
+        if not re.fullmatch(r"[\w.]+", model):
             return []
         for outer in source.around(statement):
             code = source.code(outer.items[0].context_expr) if isinstance(outer, ast.With) else ""
@@ -120,17 +120,13 @@ def _in_evaluation_mode(model: str) -> Edits:
 
 def _in_training_mode(model: str) -> Edits:
     """`model.train()` before a statement."""
-    return lambda spot: (
-        [spot.source.before(spot.statement, f"{model}.train()")]
-        if spot.statement is not None and re.fullmatch(r"[\w.]+", model)
-        else []
-    )
+    is_named = re.fullmatch(r"[\w.]+", model) is not None
+    return lambda spot: [spot.source.before(spot.statement, f"{model}.train()")] * is_named
 
 
 def _of_the_mode(spot: Spot) -> list[Edit]:
     """`F.dropout(x, p, training=self.training)` in a method of a module, in place of `nn.Dropout(p)(x)`, too."""
-    calls, statement = spot.calls_here("dropout"), spot.statement
-    method = spot.source.function(statement) if statement is not None else None
+    calls, method = spot.calls_here("dropout"), spot.source.function(spot.statement)
     is_method = isinstance(method, ast.FunctionDef) and [a.arg for a in method.args.args[:1]] == ["self"]
     layers = spot.calls_here("Dropout")
     if is_method and len(layers) == 1:

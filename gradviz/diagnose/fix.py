@@ -13,13 +13,23 @@ import re
 import shutil
 import tokenize
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from tempfile import mkstemp
 
-from gradviz.query.functions_of_source import Function, called
+from gradviz.query.functions_of_source import (
+    Function,
+    blocks_of,
+    called,
+    ends_of,
+    nodes_of,
+    parents_of,
+    parsed,
+    tree_of,
+)
 from gradviz.query.query import Query
 from gradviz.system.paths import file_name
 from gradviz.tracefile import Site
@@ -41,12 +51,11 @@ class SourceText:
     """A program: its text and its tree. Raises SyntaxError if it is no Python."""
 
     def __init__(self, text: str) -> None:
-        self.text = text
-        self.tree = ast.parse(text)
-        self.lines = lines_of(text)
+        tree = tree_of(text)
+        if tree is None:
+            raise SyntaxError(text)
+        self.text, self.tree, self.lines = text, tree, lines_of(text)
         self._starts = [0, *accumulate(map(len, self.lines))]
-        self._all = [*ast.walk(self.tree)]
-        self._parents = {child: node for node in self._all for child in ast.iter_child_nodes(node)}
 
     def span(self, node: ast.AST) -> tuple[int, int]:
         """The first character of a node in the text, and the first character after it."""
@@ -65,44 +74,39 @@ class SourceText:
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
         """The nodes around a node, the innermost first."""
-        while node in self._parents:
-            node = self._parents[node]
+        while (outer := self.parent(node)) is not None:
+            node = outer
             yield node
 
     def parent(self, node: ast.AST) -> ast.AST | None:
         """The node around a node; None for the whole program."""
-        return self._parents.get(node)
+        return parents_of(self.tree).get(node)
 
     def nodes(self, line: int, end_line: int | None = None) -> Iterator[ast.AST]:
         """The nodes that begin on a line, or on the lines from `line` to `end_line`."""
         last = end_line or line
-        return (node for node in self._all if line <= getattr(node, "lineno", 0) <= last)
+        return (node for node in nodes_of(self.tree) if line <= getattr(node, "lineno", 0) <= last)
 
     def expression(self, line: int, column: int, end_line: int, end_column: int) -> ast.expr | None:
         """The expression with exactly these ends, lines from 1 and columns in characters from 0."""
-        if column < 0 or not 0 < end_line <= len(self.lines):
-            return None
-        span = self._starts[line - 1] + column, self._starts[end_line - 1] + end_column
-        expressions = (node for node in self.nodes(line) if isinstance(node, ast.expr))
-        return next((node for node in expressions if self.span(node) == span), None)
+        ends, expressions = (
+            (line, column, end_line, end_column),
+            (n for n in self.nodes(line) if isinstance(n, ast.expr)),
+        )
+        return next((node for node in expressions if ends_of(node, self.lines) == ends), None)
 
     def statement_at(self, line: int) -> ast.stmt | None:
         """The innermost statement that has this line; the first if there are several."""
-        innermost = None
-        for node in self._all:
+        innermost: ast.stmt | None = None
+        for node in nodes_of(self.tree):
             if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0):
-                inner = innermost is None or node.lineno > innermost.lineno
-                innermost = node if inner or node in self._below(innermost) else innermost
+                inner = innermost is None or node.lineno > innermost.lineno or innermost in [*self.around(node)]
+                innermost = node if inner else innermost
         return innermost
-
-    def _below(self, node: ast.AST | None) -> set[ast.AST]:
-        return set(ast.walk(node)) - {node} if node is not None else set()
 
     def statement(self, node: ast.AST) -> ast.stmt:
         """The statement around a node; the node itself if it is a statement."""
-        while not isinstance(node, ast.stmt):
-            node = self._parents[node]
-        return node
+        return next(one for one in (node, *self.around(node)) if isinstance(one, ast.stmt))
 
     def function(self, node: ast.AST) -> ast.AST:
         """The function around a node, or the whole program."""
@@ -121,16 +125,14 @@ class SourceText:
         """The calls of methods with these names, in the order of the text."""
         matching = [
             node
-            for node in (ast.walk(within) if within is not None else self._all)
+            for node in ast.walk(within or self.tree)
             if isinstance(node, ast.Call) and called(node) in methods and isinstance(node.func, ast.Attribute)
         ]
         return sorted(matching, key=self.span)
 
     def siblings(self, statement: ast.stmt) -> list[ast.stmt]:
         """The statements of the block that a statement stands in."""
-        outer = self._parents[statement]
-        blocks = [getattr(outer, name, []) for name in ("body", "orelse", "finalbody")]
-        return next(block for block in blocks if statement in block)
+        return blocks_of(self.tree)[statement]
 
     def behind(self, statement: ast.stmt) -> list[ast.stmt]:
         """The statements behind a statement in its block."""
@@ -396,9 +398,10 @@ class Fix:
 
 def patch_of(query: Query, site: Site, tensors: tuple[int, ...], edits: Edits) -> Patch | None:
     """The patch of a cure at a place; None if it cannot be typed there, or if the trace does not have the source."""
-    source, place = query.of(_Sources).of(site.place.file), site.place
-    if source is None:
+    place, lines = site.place, query.trace.source(site.place.file)
+    if not lines or parsed(query.trace, place.file) is None:
         return None
+    source = SourceText("\n".join([*lines, ""]))
     expression = source.expression(place.line, place.col, place.end_line, place.end_col)
     statement = source.statement_at(place.line) if expression is None else source.statement(expression)
     made = tuple(edits(Spot(source, site, expression, statement, tensors, query))) if statement is not None else ()
@@ -417,28 +420,6 @@ def patch_of(query: Query, site: Site, tensors: tuple[int, ...], edits: Edits) -
         statement = source.statement_at(line)
         return replace(patch, edits=(source.removed(statement),)) if statement is not None else None
     return patch
-
-
-class _Sources:
-    """The source files of a trace, each parsed once. Use `query.of(_Sources)`."""
-
-    def __init__(self, query: Query) -> None:
-        self._trace = query.trace
-        self._known: dict[str, SourceText | None] = {}
-
-    def of(self, file: str) -> SourceText | None:
-        """The text of a file; None if it was not kept or is no Python."""
-        if file not in self._known:
-            lines = self._trace.source(file)
-            self._known[file] = _parsed("\n".join([*lines, ""])) if lines else None
-        return self._known[file]
-
-
-def _parsed(text: str) -> SourceText | None:
-    try:
-        return SourceText(text)
-    except (SyntaxError, ValueError, RecursionError):
-        return None
 
 
 # --- edits that several rules share
@@ -476,8 +457,9 @@ def rewritten(source: SourceText, node: ast.expr, new: str) -> list[Edit]:
 
 def _meaning(source: SourceText, edits: list[Edit]) -> str:
     """A program with edits as its tree, however it is written; empty if that is no Python."""
-    parsed = _parsed(source.edited(edits))
-    return ast.dump(parsed.tree) if parsed is not None else ""
+    with suppress(SyntaxError, ValueError, RecursionError):
+        return ast.dump(ast.parse(source.edited(edits)))
+    return ""
 
 
 def _changes(source: SourceText, old: ast.AST, new: ast.AST) -> Iterator[Edit]:

@@ -29,7 +29,7 @@ def keeping_lines(case: Case, file: str, names: Collection[str], made_by: str) -
     """The lines of a file that store a tensor with one of these names, or a result of the function `made_by`, in a
     container or add it to a variable. Each line comes with the name."""
     tree = case.query.of(trees).get(file)
-    for node in nodes_of(tree) if tree is not None else ():
+    for node in nodes_of(tree):
         for value in _stored(node, names):
             name = _kept(value, names, made_by)
             if name:
@@ -40,7 +40,7 @@ def given_away(case: Case, file: str, names: Collection[str]) -> Iterator[tuple[
     """The lines of a file that pass a tensor with one of these names to a function and drop the result:
     `logger.log(loss=loss)`. Each line comes with the name."""
     tree = case.query.of(trees).get(file)
-    for node in nodes_of(tree) if tree is not None else ():
+    for node in nodes_of(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             call = node.value
             named = ast.unparse(call.func).rpartition(".")[2]

@@ -9,7 +9,7 @@ import numpy as np
 
 from gradviz.events.kinds import Kind
 from gradviz.query.flow import Downstream
-from gradviz.query.functions_of_source import nodes_of
+from gradviz.query.functions_of_source import ends_of, nodes_of
 from gradviz.query.query import Query
 from gradviz.query.source_trees import statement_at, trees
 from gradviz.sets import contained, distinct
@@ -54,8 +54,7 @@ def _alone(query: Query, site: Site) -> ast.Expr | None:
     if not isinstance(statement, ast.Expr):
         return None
     value, place = statement.value, site.place
-    ends = value.lineno, value.col_offset, value.end_lineno, value.end_col_offset
-    if ends != (place.line, place.col, place.end_line, place.end_col):
+    if ends_of(value, query.trace.source(place.file)) != (place.line, place.col, place.end_line, place.end_col):
         return None
     tree = query.of(trees)[place.file]
     tried = (one for node in nodes_of(tree) if isinstance(node, ast.Try) for one in node.body)

@@ -15,6 +15,7 @@ import numpy as np
 
 from gradviz.events.kinds import LEAF, WHOLE, Kind, OpRan, TensorMade
 from gradviz.query import ops as op_sets
+from gradviz.query.functions_of_source import nodes_of
 from gradviz.query.query import Query
 from gradviz.query.source_trees import trees
 from gradviz.sets import contained, grouped
@@ -661,7 +662,7 @@ def _mode_at(query: Query, number: int) -> tuple[Site, ast.With | ast.expr] | No
 def _mode_around(tree: ast.Module, line: int) -> ast.With | ast.expr | None:
     """The innermost `with`, or decorator of a function, around a line that sets grad mode."""
     innermost: ast.With | ast.expr | None = None
-    for node in ast.walk(tree):  # outer ones first
+    for node in nodes_of(tree):  # outer ones first
         if not isinstance(node, ast.With | ast.FunctionDef) or not node.lineno <= line <= (node.end_lineno or 0):
             continue
         if isinstance(node, ast.With):

@@ -2,7 +2,7 @@
 `images` of `model(images)` for the `x` that its `forward` reads."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -28,14 +28,15 @@ def _functions(tree: ast.Module | None) -> tuple[Function, ...]:
 
 def parsed(trace: Trace, file: str) -> ast.Module | None:
     """The syntax tree of a file of a traced program; None if its source is no Python that can be read here."""
-    return _parsed("\n".join(trace.source(file)))
+    return tree_of("\n".join([*trace.source(file), ""]))
 
 
 @lru_cache(maxsize=32)  # all ranks of a run have the same files
-def _parsed(source: str) -> ast.Module | None:
+def tree_of(text: str) -> ast.Module | None:
+    """The syntax tree of a program; None if it is no Python that can be read here."""
     try:
-        return ast.parse(source)
-    except (SyntaxError, ValueError):
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
         return None
 
 
@@ -43,6 +44,29 @@ def _parsed(source: str) -> ast.Module | None:
 def nodes_of(tree: ast.Module | None) -> tuple[ast.AST, ...]:
     """All nodes of the syntax tree of a file; none without a tree."""
     return tuple(ast.walk(tree)) if tree is not None else ()
+
+
+@lru_cache(maxsize=32)
+def parents_of(tree: ast.Module | None) -> dict[ast.AST, ast.AST]:
+    """The node around each node of the syntax tree of a file."""
+    return {child: node for node in nodes_of(tree) for child in ast.iter_child_nodes(node)}
+
+
+@lru_cache(maxsize=32)
+def blocks_of(tree: ast.Module | None) -> dict[ast.stmt, list[ast.stmt]]:
+    """The block that each statement of a file stands in."""
+    parts = (getattr(node, name, None) for node in nodes_of(tree) for name in ("body", "orelse", "finalbody"))
+    return {statement: block for block in parts if isinstance(block, list) for statement in block}
+
+
+def ends_of(node: ast.expr | ast.stmt, lines: Sequence[str]) -> tuple[int, int, int, int]:
+    """The line and the column of both ends of a node. The tree counts the bytes of a line, this the characters."""
+    end, end_col = node.end_lineno or node.lineno, node.end_col_offset or 0
+    columns = (
+        len(lines[line - 1].encode()[:column].decode(errors="ignore"))
+        for line, column in ((node.lineno, node.col_offset), (end, end_col))
+    )
+    return node.lineno, next(columns), end, next(columns)
 
 
 class Element(NamedTuple):
@@ -61,12 +85,7 @@ def elements_of(tree: ast.Module, lines: tuple[str, ...]) -> dict[tuple[int, int
     found = {}
 
     def add(one: ast.expr, path: str, counts: bool = False) -> None:
-        begin, end = one.lineno, one.end_lineno or one.lineno
-        columns = (
-            len(lines[line - 1].encode()[:column].decode(errors="ignore"))  # a tree counts bytes
-            for line, column in ((begin, one.col_offset), (end, one.end_col_offset or 0))
-        )
-        found[begin, next(columns), end, next(columns)] = Element(path, counts, begin)
+        found[ends_of(one, lines)] = Element(path, counts, one.lineno)
 
     for node in nodes_of(tree):
         if isinstance(node, ast.Return) and node.value is not None:

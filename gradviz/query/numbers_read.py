@@ -18,7 +18,7 @@ import numpy as np
 
 from gradviz.events.kinds import Kind, NumberRead, TensorMade
 from gradviz.query.flow import op_of
-from gradviz.query.functions_of_source import called, nodes_of
+from gradviz.query.functions_of_source import called, ends_of, nodes_of, parents_of
 from gradviz.query.ops import CONVERTING, COPYING
 from gradviz.query.query import Query
 from gradviz.query.source_trees import assigned_before, trees
@@ -69,7 +69,7 @@ class NumbersRead:
         begun = query.trace.table(Kind.PASS_BEGAN)
         self._begins = begun.events[~query.trace.named(begun["how"], ("grad",))]
         self.of_op = cache(self._of_op)
-        self._tree, self._way = cache(self._parsed), cache(lambda event: list(self._followed(event)))
+        self._spans, self._way = cache(self._spans_of), cache(lambda event: list(self._followed(event)))
         self._return = cache(self._returned)
 
     def _of_op(self, event: int) -> list[Reading]:
@@ -159,7 +159,7 @@ class NumbersRead:
                 value = self._value(node, {first: value}, site) if first else None
             if not key:
                 yield _Stop(node, value, site)
-            parents = self._tree(site.place.file)[1]
+            parents = self._parents(site.place.file)
             outer, key, value = self._around(node, value, site, key)
             parent = parents.get(outer)
             if isinstance(parent, ast.Assign):
@@ -183,7 +183,7 @@ class NumbersRead:
 
     def _returned(self, file: str, node: ast.AST) -> ast.AST | None:
         """The variable that a statement gives a value to, in the first `return` of its function that reads it."""
-        parents = self._tree(file)[1]
+        parents = self._parents(file)
         name = _sum_with(node, parents) or (ast.unparse(node.targets[0]) if isinstance(node, ast.Assign) else "")
         function: ast.AST | None = node
         while name and function is not None and not isinstance(function, ast.FunctionDef):
@@ -196,7 +196,7 @@ class NumbersRead:
         self, node: ast.AST, value: float | None, site: Site, key: str = ""
     ) -> tuple[ast.AST, str, float | None]:
         """The largest expression around a number that has it alone, or in a dict or list; the key there; its value."""
-        parents = self._tree(site.place.file)[1]
+        parents = self._parents(site.place.file)
         while (parent := parents.get(node)) is not None:
             if isinstance(parent, ast.Dict) and node in parent.values:
                 name = parent.keys[parent.values.index(node)]
@@ -266,24 +266,16 @@ class NumbersRead:
         """The expression at a site, or the statement; None if its source was not kept."""
         place = site.place if site is not None else None
         ends = (place.line, place.col, place.end_line, place.end_col) if place is not None else ()
-        return self._tree(place.file)[0].get(ends) if place is not None else None
+        return self._spans(place.file).get(ends) if place is not None else None
 
-    def _parsed(self, file: str) -> tuple[dict[tuple[int, ...], ast.AST], dict[ast.AST, ast.AST]]:
-        """The nodes of a file by their ends, columns in characters, and the node around each."""
-        spans: dict[tuple[int, ...], ast.AST] = {}
-        parents: dict[ast.AST, ast.AST] = {}
-        tree, lines = self.query.of(trees).get(file), self.query.trace.source(file)
-        for node in nodes_of(tree) if tree is not None else ():
-            parents |= dict.fromkeys(ast.iter_child_nodes(node), node)
-            if isinstance(node, ast.expr | ast.stmt):  # the expression of a statement comes later, and stays
-                end_line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
-                start = node.lineno, _column(lines, node.lineno, node.col_offset)
-                spans[(*start, end_line, _column(lines, end_line, end))] = node
-        return spans, parents
+    def _parents(self, file: str) -> dict[ast.AST, ast.AST]:
+        return parents_of(self.query.of(trees).get(file))
 
-
-def _column(lines: list[str], line: int, utf8_column: int) -> int:
-    return len(lines[line - 1].encode()[:utf8_column].decode())
+    def _spans_of(self, file: str) -> dict[tuple[int, ...], ast.AST]:
+        """The nodes of a file by their ends. The expression of a statement comes later than the statement, and
+        stays."""
+        nodes, lines = nodes_of(self.query.of(trees).get(file)), self.query.trace.source(file)
+        return {ends_of(node, lines): node for node in nodes if isinstance(node, ast.expr | ast.stmt)}
 
 
 def _sum_with(node: ast.AST | None, parents: dict[ast.AST, ast.AST]) -> str:

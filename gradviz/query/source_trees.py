@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator, Sequence
 
-from gradviz.query.functions_of_source import nodes_of, parsed
+from gradviz.query.functions_of_source import blocks_of, function_around, nodes_of, parsed
 from gradviz.query.query import Query
 from gradviz.tracefile import Site
 
@@ -56,25 +56,17 @@ def follow_each_other(query: Query, sites: Sequence[Site | None]) -> bool:
     files = {site.place.file for site in sites if site is not None}
     lines = [site.place.line for site in sites if site is not None]
     tree = query.of(trees).get(min(files)) if len(files) == 1 and len(lines) == len(sites) else None
-    blocks = (
-        [statement.lineno for statement in block]
-        for node in (nodes_of(tree) if tree is not None else ())
-        for name in ("body", "orelse", "finalbody")
-        if isinstance(block := getattr(node, name, None), list)
-    )
-    return any(set(lines) <= set(block) and lines == sorted(set(lines)) for block in blocks)
+    blocks = (block for statement, block in blocks_of(tree).items() if statement.lineno == lines[0])
+    return lines == sorted(set(lines)) and any({*lines} <= {one.lineno for one in block} for block in blocks)
 
 
 def following(query: Query, site: Site | None) -> list[ast.stmt]:
     """The statements behind that of a site in its block."""
     statement = statement_at(query, site)
-    tree = query.of(trees).get(site.place.file) if site is not None else None
-    for node in nodes_of(tree) if tree is not None and statement is not None else ():
-        for name in ("body", "orelse", "finalbody"):
-            block = getattr(node, name, None)
-            if isinstance(block, list) and statement in block:
-                return block[block.index(statement) + 1 :]
-    return []
+    if site is None or statement is None:
+        return []
+    block = blocks_of(query.of(trees)[site.place.file])[statement]
+    return block[block.index(statement) + 1 :]
 
 
 def loops_of_line(query: Query, file: str, line: int) -> list[ast.For | ast.While]:
@@ -122,12 +114,7 @@ def _above(query: Query, site: Site | None) -> Iterator[ast.AST]:
     tree = query.of(trees).get(site.place.file) if site is not None else None
     if tree is None or site is None:
         return
-    scope: ast.AST = tree
-    for node in nodes_of(tree):
-        is_around = isinstance(node, ast.FunctionDef) and node.lineno < site.place.line <= (node.end_lineno or 0)
-        if is_around:
-            scope = node  # the walk begins at the outermost function
-    for node in _of_scope(scope):
+    for node in _of_scope(function_around(tree, site.place.line) or tree):
         if getattr(node, "lineno", site.place.line) < site.place.line:
             yield node
 
@@ -151,7 +138,7 @@ def backward_call(query: Query, site: Site | None) -> ast.Call | None:
 def method_calls(tree: ast.AST | None, name: str) -> Iterator[tuple[ast.Call, ast.expr]]:
     """The calls of an attribute of this name in a tree, each with the object: `loss` for `loss.backward()`. Empty
     without a tree."""
-    for node in nodes_of(tree) if tree is not None else ():
+    for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == name:
             yield node, node.func.value
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from gradviz.query.failures import Failure, failures
-from gradviz.query.functions_of_source import Function, called, function_around
+from gradviz.query.functions_of_source import Function, blocks_of, called, function_around, nodes_of, parents_of
 from gradviz.query.query import Query
 from gradviz.query.scopes import FUNCTION
 from gradviz.query.source_trees import loops_of_line, trees
@@ -27,40 +27,21 @@ def function_of(query: Query, node: int) -> str:
 
 
 def returned_at(query: Query, function: str) -> Site | None:
-    """The line at which the backward of a Function returns; None if its source was not kept, or if several classes have
-    its name. The source is searched as text and never parsed: a trace may come from a stranger."""
-    files = dict.fromkeys(site.place.file for site in query.trace.sites.values())
-    returns = [(file, line) for file in files for line in _returns(query.trace.source(file), function)]
+    """The line at which the backward of a Function returns, the last of its outermost ones; None if its source was not
+    kept, or if several classes have its name."""
+    returns = [(file, line) for file, tree in query.of(trees).items() for line in _returns(tree, function)]
     return query.places.of_line(*returns[0]) if len(returns) == 1 else None
 
 
-def _returns(lines: list[str], function: str) -> Iterator[int]:
-    """The line, from 1, of the last outermost `return` in the backward of each class with this name."""
-    opening = re.compile(rf"\s*class\s+{re.escape(function)}\b")
-    for start, line in enumerate(lines):
-        if opening.match(line):
-            for at in _block(lines, start):
-                if re.match(r"\s*def\s+backward\b", lines[at]):
-                    returns = [n for n in _block(lines, at) if re.match(r"\s*return\b", lines[n])]
-                    if returns:
-                        outermost = min(map(_indent, (lines[n] for n in returns)))
-                        yield 1 + max(n for n in returns if _indent(lines[n]) == outermost)
+def _returns(tree: ast.Module, function: str) -> Iterator[int]:
+    """The line of the last outermost `return` in the backward of each class with this name."""
+    for own in (node for node in nodes_of(tree) if isinstance(node, ast.ClassDef) and node.name == function):
+        for method in own.body:
+            if isinstance(method, Function) and method.name == "backward":
+                ends = [(-one.col_offset, one.lineno) for one in ast.walk(method) if isinstance(one, ast.Return)]
+                yield from (line for _, line in sorted(ends)[-1:])
 
 
-def _block(lines: list[str], start: int) -> Iterator[int]:
-    """The lines, from 0, of the block that a line opens."""
-    for number in range(start + 1, len(lines)):
-        text = lines[number]
-        if text.strip() and not text.lstrip().startswith(("#", ")")) and _indent(text) <= _indent(lines[start]):
-            return
-        yield number
-
-
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip())
-
-
-_BLOCKS = ("body", "orelse", "finalbody")
 _PARAMETERS = ("parameters", "named_parameters")
 _MODULES, _CHILDREN = ("modules", "named_modules"), ("children", "named_children")
 _JUMPS = ast.Continue | ast.Break | ast.Return | ast.Raise
@@ -80,8 +61,9 @@ class StatementsRun:
     def has_run(self, file: str, statement: ast.stmt, depth: int = _DEEPEST) -> bool:
         """Whether a statement has run: something was recorded in it or in a later statement of its block; or the
         statement around it has run, and leads to it: a `with`, a loop over parameters, a function that was called."""
-        around, block = self._around.get(statement, (None, []))
-        at = next((number for number, own in enumerate(block) if own is statement), len(block))
+        tree = self.query.of(trees)[file]
+        around, block = parents_of(tree)[statement], blocks_of(tree)[statement]
+        at = block.index(statement)
         if any(self._is_seen(file, own) for own in block[at:]):
             return True
         if any(isinstance(node, _JUMPS) for own in block[:at] for node in ast.walk(own)):
@@ -164,17 +146,6 @@ class StatementsRun:
         return max(loops, key=lambda loop: loop.lineno, default=None)
 
     @cached_property
-    def _around(self) -> dict[ast.stmt, tuple[ast.AST, list[ast.stmt]]]:
-        """The node around each statement, and the block that it stands in."""
-        return {
-            statement: (node, block)
-            for _, node in self._nodes()
-            for block in (getattr(node, name, None) for name in _BLOCKS)
-            if isinstance(block, list)
-            for statement in block
-        }
-
-    @cached_property
     def _functions(self) -> dict[str, list[Function]]:
         return grouped((node.name, node) for _, node in self._nodes() if isinstance(node, Function))
 
@@ -188,7 +159,7 @@ class StatementsRun:
         return found
 
     def _nodes(self) -> Iterator[tuple[str, ast.AST]]:
-        yield from ((file, node) for file, tree in self.query.of(trees).items() for node in ast.walk(tree))
+        yield from ((file, node) for file, tree in self.query.of(trees).items() for node in nodes_of(tree))
 
 
 _ATTRIBUTE = re.compile(r"'(\w+)' object has no attribute '(\w+)'")
@@ -199,7 +170,6 @@ _SUBSCRIPT = re.compile(r"'(\w+)' object is not subscriptable")
 _SIGNS: dict[type[ast.operator], str] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.MatMult: "@", ast.Pow: "** or pow()",
 }  # fmt: skip
-_Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class WrongValue(NamedTuple):
@@ -226,7 +196,7 @@ def wrong_values(query: Query) -> list[WrongValue]:
     statement = _statement(tree, failure.site.place.line)
     if statement is None:
         return []
-    scope = _scope(tree, failure.site.place.line)
+    scope = function_around(tree, failure.site.place.line) or tree
     return [
         WrongValue(failure, kind, attribute, expression, origin := _origin(scope, expression), origin.lineno)
         for kind, attribute, expression in _meant(statement, failure.message)
@@ -269,25 +239,12 @@ def _operation(node: ast.AST) -> tuple[ast.expr, ast.operator, ast.expr] | None:
 
 def _statement(tree: ast.Module, line: int) -> ast.stmt | None:
     """The innermost statement that a line belongs to; None if that is a compound statement."""
-    innermost = None
-    for node in ast.walk(tree):
-        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0):
-            innermost = node  # of the walk in breadth, the innermost comes last
-    return None if innermost is None or hasattr(innermost, "body") else innermost
+    statements = (node for node in nodes_of(tree) if isinstance(node, ast.stmt))
+    around = [one for one in statements if one.lineno <= line <= (one.end_lineno or 0)]  # the innermost comes last
+    return around[-1] if around and not hasattr(around[-1], "body") else None
 
 
-def _scope(tree: ast.Module, line: int) -> _Scope:
-    """The function around a line, or the whole program."""
-    innermost: _Scope = tree
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        if node.lineno <= line <= (node.end_lineno or 0):
-            innermost = node
-    return innermost
-
-
-def _origin(scope: _Scope, expression: ast.expr) -> ast.expr:
+def _origin(scope: ast.AST, expression: ast.expr) -> ast.expr:
     """The value that was assigned to a name, if it was assigned once; else the expression itself."""
     if not isinstance(expression, ast.Name):
         return expression

@@ -84,7 +84,7 @@ def _called(named: ast.Expr) -> Fix:
 def _named_only(case: Case, site: Site | None) -> ast.Expr | None:
     """The first statement in the file of a site that names `.backward` and does not call it."""
     tree = case.query.of(trees).get(site.place.file) if site is not None else None
-    for node in nodes_of(tree) if tree is not None else ():
+    for node in nodes_of(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Attribute) and node.value.attr == "backward":
             return node
     return None

@@ -98,7 +98,7 @@ def _is_of_a_plain_class(case: Case, site: Site) -> bool:
     tree = case.query.of(trees).get(site.place.file)
     around = (
         node
-        for node in (nodes_of(tree) if tree is not None else ())
+        for node in nodes_of(tree)
         if isinstance(node, ast.ClassDef) and node.lineno <= site.place.line <= (node.end_lineno or 0)
     )
     innermost = max(around, key=lambda node: node.lineno, default=None)

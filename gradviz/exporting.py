@@ -67,10 +67,9 @@ def exported(run: RecordedRun) -> Exported:
     )
     curves = [(f"{group}/{curve.name}", over, curve) for group, over, known in groups for curve in known]
     histograms = [
-        (f"{one.what}/{one.name}", number, counts, np.linspace(known.low, known.high, len(counts) + 1))
+        (f"{one.what}/{one.name}", number, counts, np.linspace(low, high, len(counts) + 1))
         for one in binned(query)
-        for known in one.histograms.values()
-        for number, counts in known.counts.items()
+        for number, (low, high, counts) in one.histograms.items()
     ]
     return Exported(curves, histograms, check(run).findings)
 

@@ -23,7 +23,7 @@ from gradviz.graph.fold import folded
 from gradviz.graph.model import Graph, Node
 from gradviz.pictures import report_page as page
 from gradviz.pictures.render import svg, write
-from gradviz.pictures.report_page import COLOURS, MOST, Bars, Costs, Drawn, Line, Row, Spread
+from gradviz.pictures.report_page import COLOURS, MOST, Costs, Drawn, Line, Row
 from gradviz.query.curves import (
     Binned,
     Grouping,
@@ -425,19 +425,16 @@ def model_rows(query: Query) -> tuple[list[Row], str]:
     return rows, f"{text}. {_COUNTED if is_profiled(query) else _OPS}"
 
 
-def spreads(query: Query) -> tuple[list[Spread], str]:
+def spreads(query: Query) -> tuple[list[Binned], str]:
     """The distributions of elements, as they were counted or from recorded elements, and a sentence about them."""
     counted = query.of(binned)
     if counted:
         return _counted(counted, is_torch=query.trace.meta.get("engine") == "torch")
-    return [
-        Spread(one.name, of, {number: _bars(number, part) for number in part.counts})
-        for one in distributions(query, modules_of(query, MOST))[:MOST]
-        for of, part in (("parameters", one.parameters), ("gradients", one.gradients))
-    ], "Of modules whose elements were recorded."
+    known = distributions(query, modules_of(query, MOST))[: 2 * MOST]
+    return known, "Of modules whose elements were recorded."
 
 
-def _counted(counted: Sequence[Binned], is_torch: bool) -> tuple[list[Spread], str]:
+def _counted(counted: Sequence[Binned], is_torch: bool) -> tuple[list[Binned], str]:
     """The first tensors of each sort that was counted, at some passes."""
     sorts = grouped((one.what, one) for one in counted)
     shown = [one for own in sorts.values() for one in _largest(own)]
@@ -445,21 +442,8 @@ def _counted(counted: Sequence[Binned], is_torch: bool) -> tuple[list[Spread], s
     more = f" {plural(left_out, 'more tensor')} left out." if left_out else ""
     if "activation" not in sorts:
         more += f" Tensors of at most {SMALL} elements are left out{_COUNT_MORE if is_torch else ''}."
-    spreads = [
-        Spread(
-            one.name,
-            one.what,
-            {number: _bars(number, histogram) for number, histogram in _some_of(one.histograms)},
-            (one.last[0], _bars(*one.last)) if one.last is not None else None,
-        )
-        for one in shown
-    ]
     last = _LAST if any(one.last is not None for one in shown) else ""
-    return spreads, _OF_COUNTED + last + more
-
-
-def _bars(number: int, histogram: Histogram) -> Bars:
-    return histogram.low, histogram.high, histogram.counts[number]
+    return [replace(one, histograms=_some_of(one.histograms)) for one in shown], _OF_COUNTED + last + more
 
 
 def _largest(own: Sequence[Binned]) -> list[Binned]:
@@ -471,10 +455,10 @@ def _largest(own: Sequence[Binned]) -> list[Binned]:
     return [largest[place] for place in _evenly(len(largest), _MOST_SPREADS)]
 
 
-def _some_of(histograms: Mapping[int, Histogram]) -> list[tuple[int, Histogram]]:
+def _some_of(histograms: Mapping[int, Histogram]) -> dict[int, Histogram]:
     """The first, the last and evenly spaced histograms between them."""
     known = sorted(histograms.items())
-    return [known[place] for place in _evenly(len(known), _MOST_PASSES)]
+    return dict(known[place] for place in _evenly(len(known), _MOST_PASSES))
 
 
 def _evenly(count: int, most: int) -> list[int]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradviz.query.curves import NamedCurve
+from gradviz.query.curves import Binned, Histogram, NamedCurve
 from gradviz.sets import distinct
 from gradviz.words.escape import visible
 
@@ -116,20 +116,6 @@ class Row:
     costs: tuple[str, ...] = ()
 
 
-# The least element, the largest, and the counts of elements in the equal parts between:
-Bars = tuple[float, float, np.ndarray]
-
-
-class Spread(NamedTuple):
-    """The distribution of elements of a module. `of` describes the elements; `bars` has their histogram at each pass,
-    and `last` the last one, with the number of the pass before."""
-
-    name: str
-    of: str
-    bars: dict[int, Bars]
-    last: tuple[int, Bars] | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class Line:
     """The cost of a line of the program: its place, its source, its share of the total time, the op that took most of
@@ -174,7 +160,7 @@ class Report:
     charts: list[Drawn]
     rows: list[Row] = field(default_factory=list)
     total: str = ""
-    spreads: list[Spread] = field(default_factory=list)
+    spreads: list[Binned] = field(default_factory=list)
     of_spreads: str = ""
     not_checked: list[tuple[str, str]] = field(default_factory=list)
     picture: str = ""
@@ -361,21 +347,21 @@ def _model(report: Report) -> str:
 def _distributions(report: Report) -> str:
     if not report.spreads:
         return ""
-    passes = sorted({number for one in report.spreads for number in one.bars})
+    passes = sorted({number for one in report.spreads for number in one.histograms})
     is_aligned = len(passes) <= _MOST_COLUMNS
-    most = len(passes) if is_aligned else max(len(one.bars) for one in report.spreads)
+    most = len(passes) if is_aligned else max(len(one.histograms) for one in report.spreads)
     has_last = any(one.last is not None for one in report.spreads)
     rows = []
     for one in report.spreads:
-        numbers = passes if is_aligned else [*one.bars, *[0] * (most - len(one.bars))]
-        cells = "".join(_spread(f"{number:,}", one.bars.get(number)) for number in numbers)
+        numbers = passes if is_aligned else [*one.histograms, *[0] * (most - len(one.histograms))]
+        cells = "".join(_spread(f"{number:,}", one.histograms.get(number)) for number in numbers)
         cells += _spread(f"after {one.last[0]:,}", one.last[1]) if one.last else "<td></td>" if has_last else ""
-        rows.append(f'<th scope="row">{_text(one.name)}</th><td>{_text(one.of)}</td>{cells}')
+        rows.append(f'<th scope="row">{_text(one.name)}</th><td>{_text(one.what)}</td>{cells}')
     table = _table(["of", "elements", *["pass"] * most, *["last"][:has_last]], rows)
     return _section("distributions", report.of_spreads, table)
 
 
-def _spread(label: str, histogram: Bars | None) -> str:
+def _spread(label: str, histogram: Histogram | None) -> str:
     """The cell of a histogram at a pass; an empty cell if there is none."""
     if histogram is None:
         return "<td></td>"

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -512,27 +513,36 @@ _PASSES = 3  # the first, the middle and the last pass that reached a module
 _MOST_ELEMENTS = 1 << 22  # the most elements of a module at a pass
 
 
-@dataclass(frozen=True, slots=True)
-class Histogram:
-    """The number of elements in each of BINS equal parts from `low` to `high`, of one module, by pass. Elements that
-    are not finite are left out."""
+class Histogram(NamedTuple):
+    """The number of elements in each of BINS equal parts from `low` to `high`. Elements that are not finite are left
+    out."""
 
     low: float
     high: float
-    counts: dict[int, np.ndarray]
+    counts: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
-class Distribution:
-    """The histograms of a module: of its parameters, and of the gradients that they accumulated."""
+class Binned:
+    """The histograms of an activation, a parameter or a gradient (`what`) by pass, each from the least to the largest
+    element that was counted; or those of the parameters or gradients of a module. `last` is that of a leaf when the
+    recording ended or its module was freed, with the number of the last pass before."""
 
     name: str
-    parameters: Histogram
-    gradients: Histogram
+    what: str
+    histograms: dict[int, Histogram]
+    last: tuple[int, Histogram] | None = None
+
+    @property
+    def elements(self) -> int:
+        """The most elements that were counted at once."""
+        known = [*self.histograms.values(), *([self.last[1]] if self.last is not None else [])]
+        return max(int(histogram.counts.sum()) for histogram in known)
 
 
-def distributions(query: Query, module_of: Grouping) -> list[Distribution]:
-    """The distributions of the modules whose elements are all known at the chosen passes."""
+def distributions(query: Query, module_of: Grouping) -> list[Binned]:
+    """The parameters, and the gradients that they accumulated, of the modules whose elements are all known at the
+    chosen passes."""
     trace = query.trace
     came = trace.table(Kind.ACCUMULATED)
     leaves, places = np.unique(came["tensor"], return_inverse=True)
@@ -547,9 +557,9 @@ def distributions(query: Query, module_of: Grouping) -> list[Distribution]:
             {number: _elements(query, came[field][at], came.events[at]) for number, at in parts.items()}
             for field in ("gradient", "tensor")
         )
-        of_parameters, of_gradients = _histogram(parameters), _histogram(gradients)
-        if of_parameters is not None and of_gradients is not None:
-            found.append(Distribution(name, of_parameters, of_gradients))
+        of_parameters, of_gradients = _histograms(parameters), _histograms(gradients)
+        if of_parameters and of_gradients:
+            found += [Binned(name, "parameters", of_parameters), Binned(name, "gradients", of_gradients)]
     return found
 
 
@@ -566,39 +576,17 @@ def _elements(query: Query, tensors: np.ndarray, events: np.ndarray) -> np.ndarr
     return np.concatenate([np.zeros(0), *(part.astype(np.float64).ravel() for _, part in parts)])
 
 
-def _histogram(elements: dict[int, np.ndarray | None]) -> Histogram | None:
-    """The histograms of several passes over one range; None if the elements of a pass are not known, or if all are
+def _histograms(elements: dict[int, np.ndarray | None]) -> dict[int, Histogram]:
+    """The histograms of several passes over one range; none if the elements of a pass are not known, or if all are
     equal."""
     known = {number: values[np.isfinite(values)] for number, values in elements.items() if values is not None}
     together = np.concatenate([np.zeros(0), *known.values()])
     if len(known) < len(elements) or not len(together) or together.min() == together.max():
-        return None
+        return {}
     low, high = float(together.min()), float(together.max())
-    counts: dict[int, np.ndarray] = {}
-    for number, values in known.items():
-        counted = counts_between(values, low, high)
-        if counted is None:
-            return None
-        counts[number] = counted
-    return Histogram(low, high, counts)
-
-
-@dataclass(frozen=True, slots=True)
-class Binned:
-    """The histograms of an activation, a parameter or a gradient (`what`) by pass, each from the least to the largest
-    element that was counted. `last` is that of a leaf when the recording ended or its module was freed, with the
-    number of the last pass before."""
-
-    name: str
-    what: str
-    histograms: dict[int, Histogram]
-    last: tuple[int, Histogram] | None = None
-
-    @property
-    def elements(self) -> int:
-        """The most elements that were counted at once."""
-        known = [*self.histograms.items(), *([self.last] if self.last is not None else [])]
-        return max(int(histogram.counts[number].sum()) for number, histogram in known)
+    counts = {number: counts_between(values, low, high) for number, values in known.items()}
+    histograms = {number: Histogram(low, high, one) for number, one in counts.items() if one is not None}
+    return histograms if len(histograms) == len(known) else {}
 
 
 def binned(query: Query) -> list[Binned]:
@@ -620,7 +608,7 @@ def binned(query: Query) -> list[Binned]:
         if number and low < high and len(in_bins):
             what = trace.text(int(table["what"][row]))
             name = trace.text(int(table["module"][row])) or query.labels.of(int(table["tensor"][row]))
-            found.setdefault((name, what), {})[number] = Histogram(low, high, {number: in_bins})
+            found.setdefault((name, what), {})[number] = Histogram(low, high, in_bins)
     last = {(one.name, one.what): one.last for one in leaves}
     return [Binned(*key, histograms, last.get(key)) for key, histograms in found.items()]
 
@@ -633,8 +621,7 @@ def _of_leaves(query: Query) -> list[Binned]:
     for number, one in sorted(trace.leaf_histograms, key=lambda pair: pair[0]):
         if trace.find_pass(number) is None or not one.low < one.high:
             continue
-        counts = np.frombuffer(one.counts, COUNTS).astype(np.int64)
-        histogram = Histogram(one.low, one.high, {number: counts})
+        histogram = Histogram(one.low, one.high, np.frombuffer(one.counts, COUNTS).astype(np.int64))
         key = one.tensor, one.what.removeprefix(LAST)
         by_pass = found.setdefault(key, {})
         if one.what.startswith(LAST):

@@ -155,7 +155,7 @@ def test_tensorboard_reads_curves_histograms_and_findings(run: RecordedRun, tmp_
     assert known
     for title, by_pass in known.items():
         for (at, rows), (number, one) in zip(points(title), by_pass.items(), strict=True):
-            assert (at, rows[:, 2].tolist()) == (number, one.counts[number].tolist())
+            assert (at, rows[:, 2].tolist()) == (number, one.counts.tolist())
             assert (rows[0, 0], rows[-1, 1]) == (one.low, one.high)
     texts = [str(value) for _, value in points("findings/1")]
     assert package.check(run).findings[0].message in texts[0]

@@ -51,8 +51,7 @@ def counted(path: Path) -> dict[tuple[str, str], Binned]:
 def is_of(one: Binned, elements: np.ndarray) -> bool:
     """Whether the last histogram is that of these elements."""
     assert one.last is not None
-    number, histogram = one.last
-    return histogram.counts[number].tolist() == np.histogram(elements, 32)[0].tolist()
+    return one.last[1].counts.tolist() == np.histogram(elements, 32)[0].tolist()
 
 
 @both_engines

@@ -73,7 +73,7 @@ def test_counts_are_those_of_the_elements(net: Any, tmp_path: Path) -> None:
     ):
         own = found[key].histograms[1]
         assert (own.low, own.high) == pytest.approx((elements.min(), elements.max()), rel=1e-6)
-        assert own.counts[1].tolist() == np.histogram(elements.astype(float), 32)[0].tolist()
+        assert own.counts.tolist() == np.histogram(elements.astype(float), 32)[0].tolist()
 
 
 def test_an_ordinary_recording_counts_the_leaves_at_passes_1_4_and_16(net: Any, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_an_ordinary_recording_counts_the_leaves_at_passes_1_4_and_16(net: Any, 
     own = found["net.0.weight", "parameter"].histograms
     assert [*own] == [1, 4, 16]
     assert (own[1].low, own[1].high) == (weight.min(), weight.max())
-    assert own[1].counts[1].tolist() == np.histogram(weight.astype(float), 32)[0].tolist()
+    assert own[1].counts.tolist() == np.histogram(weight.astype(float), 32)[0].tolist()
 
 
 def test_our_engine_counts_the_leaves_too(tmp_path: Path) -> None:
@@ -103,13 +103,13 @@ def test_our_engine_counts_the_leaves_too(tmp_path: Path) -> None:
     for what, elements in (("parameter", weight), ("gradient", gradient)):
         own = found["net.weight", what].histograms
         assert [*own] == [1, 7]  # each second pass is that of `grad`, which reaches no leaf
-        assert own[7].counts[7].tolist() == np.histogram(elements.astype(float), 32)[0].tolist()
+        assert own[7].counts.tolist() == np.histogram(elements.astype(float), 32)[0].tolist()
 
 
 def test_an_ordinary_recording_counts_some_elements_of_a_large_leaf(tmp_path: Path) -> None:
     net = torch.nn.Linear(300, 400)
     found = recorded(tmp_path / "run.gradviz", net, torch.randn(6, 300), histograms=False)
-    assert 1_000 < found["net.weight", "gradient"].histograms[1].counts[1].sum() <= 2_048
+    assert 1_000 < found["net.weight", "gradient"].histograms[1].counts.sum() <= 2_048
 
 
 def test_the_leaves_of_two_networks_are_counted_at_passes_of_their_own(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_few_passes_are_looked_at_and_few_elements_of_each_tensor(tmp_path: Path
     found = recorded(tmp_path / "run.gradviz", net, torch.randn(60, 300), 9)
     own = found["net.0.weight", "parameter"].histograms
     assert [*own] == [1, 2, 4, 8]
-    assert 10_000 < own[1].counts[1].sum() <= 16_384
+    assert 10_000 < own[1].counts.sum() <= 16_384
     assert [*found["net.1", "activation"].histograms] == [1, 2, 4, 8]
 
 
@@ -341,7 +341,7 @@ def test_of_many_layers_some_at_all_depths_are_shown(tmp_path: Path) -> None:
     recorded(tmp_path / "run.gradviz", net, torch.randn(5, 10), histograms=False)
     with gradviz.open(tmp_path / "run.gradviz") as trace:
         shown, _ = spreads(Query(trace))
-    assert [one.name for one in shown if one.of == "parameter"] == [f"net.{at}.weight" for at in range(0, 61, 4)]
+    assert [one.name for one in shown if one.what == "parameter"] == [f"net.{at}.weight" for at in range(0, 61, 4)]
 
 
 @pytest.mark.slow

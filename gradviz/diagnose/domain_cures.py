@@ -13,7 +13,6 @@ from gradviz.events.kinds import OpRan
 from gradviz.events.values import Stat
 from gradviz.query.functions_of_source import called
 from gradviz.query.ops import DIVIDING, LOG_SHARES, SHARES
-from gradviz.query.source_trees import expression_at
 
 _SMALL, _SMALL_IN_HALF = "1e-12", "1e-4"  # float16 has no number between 0 and 6e-8
 _BESIDE_ONE = {"float16": "1e-3", "bfloat16": "1e-2"}  # the distance to 1 that the dtype still has
@@ -31,7 +30,7 @@ _OF_NO_ELEMENT = "in a row of -inf alone, softmax is 0 / 0"
 def off_the_point(case: Case, op: OpRan) -> Fix | None:
     """The expression of an op with an input beside the point at which its derivative is not finite; None if it is not
     known how to write it."""
-    node = expression_at(case.query, op.site)
+    node = case.query.places.tree(op.site)
     if op.op.removeprefix("linalg_") in _SPECTRAL:
         apart = "use the values alone (torch.linalg.eigvalsh, svdvals), or add different small numbers to the diagonal"
         return Fix(f"the vectors of equal eigenvalues or singular values have no derivative: {apart}")
@@ -52,7 +51,7 @@ def in_the_domain(case: Case, op: OpRan) -> Fix | None:
     not known how to write it. A division outside of a graph may have wrong data: how to write it is not known."""
     if op.op in SHARES | LOG_SHARES:
         return _with_a_number_in_each_row(case, op)
-    node = expression_at(case.query, op.site)
+    node = case.query.places.tree(op.site)
     if own := _own_remedy(case, op, node):
         return own
     small = "1e-4" if _dtype(case, op) == "float16" else "1e-8"
@@ -138,7 +137,7 @@ def _with_a_number_in_each_row(case: Case, op: OpRan) -> Fix | None:
     mask = case.query.tensors.made(op.inputs[0])
     if not isinstance(mask, OpRan):
         return None
-    node = expression_at(case.query, mask.site)
+    node = case.query.places.tree(mask.site)
     if not isinstance(node, ast.Call) or called(node) not in ("masked_fill", "masked_fill_") or not node.args:
         return None
     is_method = len(node.args) == 2 and isinstance(node.func, ast.Attribute)

@@ -11,7 +11,6 @@ from gradviz.diagnose.fix import Fix
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.query.flow import transposed_of
 from gradviz.query.ops import PRODUCTS
-from gradviz.query.source_trees import expression_at
 from gradviz.query.writes import Writes, writes_by_any_name
 from gradviz.sets import contained
 
@@ -65,7 +64,7 @@ def started_at(case: Case, leaf: int, until: int) -> int:
 
 def other_start(case: Case, written: int) -> Fix | None:
     """A call that gives other first values, in place of the initialiser called at `written`; None if none was."""
-    call = expression_at(case.query, case.site(written))
+    call = case.query.places.tree(case.site(written))
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr[-1] != "_":
         return None
     receiver = ast.unparse(call.func.value)

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Collection, Iterator
 
 from gradviz.diagnose.case import Case
-from gradviz.query.functions_of_source import nodes_of
+from gradviz.query.functions_of_source import called, nodes_of
 from gradviz.query.source_trees import loops_of_line, trees
 from gradviz.tracefile import Site
 
@@ -42,8 +42,7 @@ def given_away(case: Case, file: str, names: Collection[str]) -> Iterator[tuple[
     tree = case.query.of(trees).get(file)
     for node in nodes_of(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            call = node.value
-            named = ast.unparse(call.func).rpartition(".")[2]
+            call, named = node.value, called(node.value)
             for value in (*call.args, *(keyword.value for keyword in call.keywords)):
                 name = ast.unparse(value)
                 if name in names and named not in _PASSING:
@@ -73,7 +72,7 @@ def _kept(value: ast.expr, names: Collection[str], made_by: str) -> str:
     if isinstance(value, ast.Name | ast.Attribute) and ast.unparse(value) in names:
         return ast.unparse(value)
     if isinstance(value, ast.Call):
-        function = value.func.attr if isinstance(value.func, ast.Attribute) else getattr(value.func, "id", "")
+        function = called(value)
         if function in _FREE:
             return ""
         if made_by and function == made_by:

@@ -15,7 +15,7 @@ import numpy as np
 
 from gradviz.events.kinds import LEAF, WHOLE, Kind, OpRan, TensorMade
 from gradviz.query import ops as op_sets
-from gradviz.query.functions_of_source import nodes_of
+from gradviz.query.functions_of_source import called, last_name, nodes_of
 from gradviz.query.query import Query
 from gradviz.query.source_trees import trees
 from gradviz.sets import contained, grouped
@@ -608,14 +608,10 @@ class GradMode(NamedTuple):
 def grad_mode_at(query: Query, number: int) -> GradMode | None:
     """The `with` or the decorator that sets grad mode around a site or one of its callers, the innermost first. None if
     there is none."""
-    call_and_mode = _mode_at(query, number)
-    if call_and_mode is None:
-        return None
-    caller, mode = call_and_mode
-    setting = mode
-    if isinstance(mode, ast.With):
-        setting = next(item.context_expr for item in mode.items if _sets_mode(item.context_expr))
-    return GradMode(caller.place.file, mode.lineno, ast.unparse(setting))
+    for caller, mode in _mode_at(query, number):
+        expressions = [item.context_expr for item in mode.items] if isinstance(mode, ast.With) else [mode]
+        return GradMode(caller.place.file, mode.lineno, ast.unparse(next(filter(_sets_mode, expressions))))
+    return None
 
 
 def place_of_cut(query: Query, event: int) -> Site | None:
@@ -641,25 +637,21 @@ def switched_off(query: Query, event: int) -> Site | None:
 def _under_a_mode(query: Query, number: int) -> Site | None:
     """The innermost call, among a site and its callers, inside a `with` that sets grad mode; the decorator, if a
     decorated function sets it. None if there is none."""
-    call_and_mode = _mode_at(query, number)
-    if call_and_mode is None:
-        return None
-    caller, mode = call_and_mode
-    return caller if isinstance(mode, ast.With) else query.places.of_line(caller.place.file, mode.lineno)
-
-
-def _mode_at(query: Query, number: int) -> tuple[Site, ast.With | ast.expr] | None:
-    """The innermost call, among a site and its callers, inside a `with` or a decorated function that sets grad mode;
-    and that `with` or decorator."""
-    for caller in query.places.callers(number):
-        tree = query.of(trees).get(caller.place.file)
-        mode = _mode_around(tree, caller.place.line) if tree is not None else None
-        if mode is not None:
-            return caller, mode
+    for caller, mode in _mode_at(query, number):
+        return caller if isinstance(mode, ast.With) else query.places.of_line(caller.place.file, mode.lineno)
     return None
 
 
-def _mode_around(tree: ast.Module, line: int) -> ast.With | ast.expr | None:
+def _mode_at(query: Query, number: int) -> Iterator[tuple[Site, ast.With | ast.expr]]:
+    """The calls, among a site and its callers, inside a `with` or a decorated function that sets grad mode, the
+    innermost first; with each that `with` or decorator."""
+    for caller in query.places.callers(number):
+        mode = _mode_around(query.of(trees).get(caller.place.file), caller.place.line)
+        if mode is not None:
+            yield caller, mode
+
+
+def _mode_around(tree: ast.Module | None, line: int) -> ast.With | ast.expr | None:
     """The innermost `with`, or decorator of a function, around a line that sets grad mode."""
     innermost: ast.With | ast.expr | None = None
     for node in nodes_of(tree):  # outer ones first
@@ -673,7 +665,7 @@ def _mode_around(tree: ast.Module, line: int) -> ast.With | ast.expr | None:
 
 
 def _sets_mode(expression: ast.expr) -> bool:
-    return _name(expression.func if isinstance(expression, ast.Call) else expression) in _MODES
+    return last_name(expression.func if isinstance(expression, ast.Call) else expression) in _MODES
 
 
 def _lasting_calls(tree: ast.Module) -> Iterator[int]:
@@ -681,11 +673,7 @@ def _lasting_calls(tree: ast.Module) -> Iterator[int]:
         if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Call):
             continue
         call = node.value
-        if _name(call.func) == _SWITCH and len(call.args) == 1:
+        if called(call) == _SWITCH and len(call.args) == 1:
             off = call.args[0]
             if isinstance(off, ast.Constant) and off.value is False:
                 yield node.lineno
-
-
-def _name(function: ast.expr) -> str:
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from gradviz.query.functions_of_source import called, function_around
 from gradviz.query.query import Query
-from gradviz.query.source_trees import expression_at, trees
+from gradviz.query.source_trees import trees
 from gradviz.tracefile import Site
 
 _LEAVING = ast.Return | ast.Raise | ast.Yield | ast.YieldFrom | ast.Await
@@ -57,7 +57,7 @@ class FunctionCalls:
         operator, or a call of a function with the name of the op."""
         if not self.runs_once(site):
             return False
-        expression = expression_at(self._query, site)
+        expression = self._query.places.tree(site)
         if not isinstance(expression, ast.Call):
             return isinstance(expression, _OPERATORS)
         return called(expression) == op

@@ -116,9 +116,12 @@ def _elements(value: ast.expr, path: str) -> Iterator[tuple[ast.expr, str]]:
 
 def called(call: ast.Call) -> str:
     """The last name of the called function: `sqrt` for `torch.sqrt(x)` and for `x.sqrt()`; empty if it has none."""
-    if isinstance(call.func, ast.Attribute):
-        return call.func.attr
-    return call.func.id if isinstance(call.func, ast.Name) else ""
+    return last_name(call.func)
+
+
+def last_name(function: ast.expr) -> str:
+    """The last name of a path: `sqrt` for `torch.sqrt`; empty for another expression."""
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
 _READABLE = ast.Name | ast.Attribute | ast.Subscript
@@ -189,19 +192,14 @@ class PassedArguments(Lookup):
 
     def _no_objects(self, file: str) -> set[str]:
         """The names that a file imports or defines as functions and classes."""
-        names: set[str] = set()
-        for node in nodes_of(self._tree(file)):
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                names.update((one.asname or one.name).partition(".")[0] for one in node.names)
-            elif isinstance(node, Function | ast.ClassDef):
-                names.add(node.name)
-        return names
+        tree = self._tree(file)
+        return {
+            *imported_names(tree),
+            *(node.name for node in nodes_of(tree) if isinstance(node, Function | ast.ClassDef)),
+        }
 
     def _call(self, site: int) -> ast.Call | None:
-        try:
-            expression = ast.parse(self._places.whole_expression(site), mode="eval").body
-        except SyntaxError:
-            return None
+        expression = self._places.tree(site, whole=True)
         return expression if isinstance(expression, ast.Call) else None
 
 
@@ -223,6 +221,13 @@ def _is_assigned(function: Function, name: str, line: int) -> bool:
             if is_before or (comes_back and id(node) not in own):
                 return True
     return False
+
+
+@lru_cache(maxsize=32)
+def imported_names(tree: ast.Module | None) -> frozenset[str]:
+    """The names that a file gets by its imports."""
+    imports = [one for node in nodes_of(tree) if isinstance(node, ast.Import | ast.ImportFrom) for one in node.names]
+    return frozenset((one.asname or one.name).partition(".")[0] for one in imports)
 
 
 def readable(expression: ast.expr | None) -> str:

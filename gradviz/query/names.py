@@ -12,7 +12,15 @@ from itertools import chain, pairwise
 import numpy as np
 
 from gradviz.events.kinds import TIED, Event, Kind, OpRan, PassBegan, Produced, Received, TensorMade
-from gradviz.query.functions_of_source import Element, PassedArguments, elements_of, parsed, readable
+from gradviz.query.functions_of_source import (
+    Element,
+    PassedArguments,
+    called,
+    elements_of,
+    imported_names,
+    parsed,
+    readable,
+)
 from gradviz.query.nodes import Nodes
 from gradviz.query.ops import ARGUMENTS, INSIDE, LOSSES, written
 from gradviz.query.passes import Passes
@@ -539,10 +547,7 @@ class Labels(Lookup):
         op = None if event is None else self.tensors.op(event)
         if op is None or op.in_pass or op.site == maker.site:
             return ""
-        try:
-            call = ast.parse(self.places.expression(op.site), mode="eval").body
-        except SyntaxError:
-            return ""
+        call = self.places.tree(op.site)
         operands = [*_in_order(call), *_object_of(call)]
         given = {one.id for one in operands if isinstance(one, ast.Name)} & {*names}
         given = given or {*self._ways_to_read(op, tensor)} & {*names}
@@ -553,10 +558,7 @@ class Labels(Lookup):
     def _operand(self, op: OpRan, position: int) -> str:
         """The operand in the source for an input of an op. If the op is all that its expression computes, the operands
         have the order of the inputs; for an op of a library function they are known from `INSIDE`."""
-        try:
-            expression = ast.parse(self.places.expression(op.site), mode="eval").body
-        except SyntaxError:
-            return ""
+        expression = self.places.tree(op.site)
         if op.site in self.places.of_one_op:
             operands = _in_order(expression)
             if position == 0 and not all(map(_is_constant, operands)) and self._may_be_a_method(expression, op):
@@ -567,9 +569,7 @@ class Labels(Lookup):
             return readable(operands[position]) if len(operands) == len(op.inputs) and position >= 0 else ""
         if not isinstance(expression, ast.Call):
             return ""
-        name = (
-            expression.func.attr if isinstance(expression.func, ast.Attribute) else getattr(expression.func, "id", "")
-        )
+        name = called(expression)
         reads = INSIDE.get(name, {})
         if op.op not in reads or not self.places.ops_at(op.site) <= reads.keys():
             return ""
@@ -578,19 +578,19 @@ class Labels(Lookup):
         arguments = dict(zip(ARGUMENTS[name], expression.args, strict=False)) | by_name
         return readable(arguments.get(argument))
 
-    def _may_be_a_method(self, expression: ast.expr, op: OpRan) -> bool:
+    def _may_be_a_method(self, expression: ast.expr | None, op: OpRan) -> bool:
         """Whether a call may be the method of its first input, which no argument stands for: `w.to(dtype)`. A function
         of an imported module is none: `torch.exp(w)`."""
-        called = expression.func if isinstance(expression, ast.Call) else None
-        if not isinstance(called, ast.Attribute):
+        function = expression.func if isinstance(expression, ast.Call) else None
+        if not isinstance(function, ast.Attribute):
             return False
-        root: ast.expr = called
+        root: ast.expr = function
         while isinstance(root, ast.Attribute):
             root = root.value
         if not isinstance(root, ast.Name):
             return True
-        source = self.trace.source(self.trace.sites[op.site].place.file)
-        return called.attr == op.op and root.id not in _imported_names("\n".join(source))
+        imported = imported_names(parsed(self.trace, self.trace.sites[op.site].place.file))
+        return function.attr == op.op and root.id not in {"torch", *imported}
 
     @cached_property
     def _first_reads(self) -> dict[int, int]:
@@ -737,31 +737,20 @@ class Labels(Lookup):
         return next((tensor for tensor in held if self.of(tensor) == text), 0)
 
 
-def _in_order(found: ast.expr) -> list[ast.expr]:
+def _in_order(found: ast.expr | None) -> list[ast.expr]:
     """The operands of a call or a binary operation as they are written; none of another expression."""
     if isinstance(found, ast.BinOp):
         return [found.left, found.right]
     return [*found.args, *(keyword.value for keyword in found.keywords)] if isinstance(found, ast.Call) else []
 
 
-def _object_of(found: ast.expr) -> list[ast.expr]:
+def _object_of(found: ast.expr | None) -> list[ast.expr]:
     """The object of a method's call or an index: what it reads if no tensor is given, as `w.sum(dim=1)`, `w[0]`."""
     if isinstance(found, ast.Subscript):
         return [found.value]
     if isinstance(found, ast.Call) and isinstance(found.func, ast.Attribute):
         return [found.func.value]
     return []
-
-
-@lru_cache(maxsize=64)
-def _imported_names(source: str) -> frozenset[str]:
-    """The names that a file gets by its imports, and `torch`."""
-    try:
-        nodes = [*ast.walk(ast.parse(source))]
-    except (SyntaxError, ValueError):
-        nodes = []
-    imports = [one for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for one in node.names]
-    return frozenset({"torch", *((one.asname or one.name).partition(".")[0] for one in imports)})
 
 
 def _is_constant(operand: ast.expr) -> bool:

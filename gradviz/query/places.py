@@ -96,6 +96,14 @@ class Places(Lookup):
         except SyntaxError:
             return ""
 
+    def tree(self, number: int, whole: bool = False) -> ast.expr | None:
+        """The expression at a site, the `whole` if it spans several lines; None if it is unknown, or is no Python."""
+        try:
+            text = self.whole_expression(number) if whole else self.expression(number)
+            return ast.parse(text, mode="eval").body
+        except SyntaxError:
+            return None
+
     def of_line(self, file: str, line: int, end: int = 0) -> Site | None:
         """A line of a file at which nothing was recorded, as a site, or the lines up to `end`; None if its source was
         not kept, although the source of other files was."""

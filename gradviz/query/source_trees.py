@@ -36,14 +36,6 @@ def _statements(query: Query) -> dict[tuple[str, int], list[ast.stmt]]:
     return found
 
 
-def expression_at(query: Query, number: int) -> ast.expr | None:
-    """The expression at a site; None if its source was not kept, or does not fit on a line."""
-    try:
-        return ast.parse(query.places.expression(number), mode="eval").body
-    except SyntaxError:
-        return None
-
-
 def assigned_to(statement: ast.stmt | None) -> str:
     """The target of an assignment; empty for another statement, or for several targets."""
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1:

@@ -26,7 +26,7 @@ from gradviz.diagnose.rule import ERROR, Case, Found, Kind, Rule
 from gradviz.query.failures import Failure
 from gradviz.query.flow import leaves_behind, op_of
 from gradviz.query.ops import COPYING
-from gradviz.query.source_trees import assigned_to, backward_call, expression_at, names_read, statement_at
+from gradviz.query.source_trees import assigned_to, backward_call, names_read, statement_at
 
 _MESSAGE = "backward through the graph a second time"
 _ANEW = "or compute it again in each iteration"
@@ -131,7 +131,7 @@ def _where_it_is_made(case: Case, tensor: int) -> Fix | str:
     """The cure for a tensor without a name that is kept: to detach it where it is made; typed if it is a copy, which
     only those who keep it read."""
     op = op_of(case.query, tensor)
-    expression = expression_at(case.query, op.site) if op is not None else None
+    expression = case.query.places.tree(op.site) if op is not None else None
     if op is None or expression is None or op.op not in COPYING:
         return _UNNAMED.format(name=f"what {case.at(op.index)} makes, where it" if op is not None else "what")
     old = ast.unparse(expression)

@@ -31,7 +31,6 @@ from gradviz.events.handles import Form
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.query.flow import op_behind, op_of, transposed_of
 from gradviz.query.ops import COPYING, MULTIPLYING, PRODUCTS, REDUCTIONS, REGRESSION_LOSSES, SELECTING, SUMS
-from gradviz.query.source_trees import expression_at
 
 _ON_PURPOSE = SELECTING | {"unsqueeze", "unsqueeze_", "expand_dims"}
 _ONE_BY_ONE = REGRESSION_LOSSES | {"binary_cross_entropy", "binary_cross_entropy_with_logits"}
@@ -80,7 +79,7 @@ def broadcast_surprise(case: Case) -> Iterator[Found]:
 def _cure(case: Case, op: OpRan, sides: list[int]) -> Fix | str:
     """The operand with fewer dimensions, as the line has it, with `.unsqueeze(-1)`. General advice if the line does not
     show the operands."""
-    operands = _operands(expression_at(case.query, op.site))
+    operands = _operands(case.query.places.tree(op.site))
     dims = [len(case.shape(tensor)) for tensor in sides]
     are_learnt = all(case.query.tensors.requires_grad(one, op.index) for one in sides) and op.op in SUMS
     if len(operands) != 2 or dims[0] == dims[1] or are_learnt:

@@ -31,7 +31,7 @@ import numpy as np
 from gradviz.diagnose.fix import Edit, Fix, Spot, typed_for
 from gradviz.diagnose.own_words import in_order
 from gradviz.diagnose.rule import ERROR, Case, Found, Kind, Rule
-from gradviz.query.source_trees import assigned_before, expression_at
+from gradviz.query.source_trees import assigned_before
 from gradviz.query.training import ACCUMULATED, CHANGED, CLEARED, STEPPED
 from gradviz.sets import contained, distinct
 
@@ -103,7 +103,7 @@ def _spent(case: Case) -> Iterator[Found]:
     for site, events in case.by_site(clipped.events).items():
         empty = events[counts[contained(clipped.events, events)] == 0].tolist()
         place = case.place(int(events[0]))
-        call = expression_at(case.query, site)
+        call = case.query.places.tree(site)
         name = ast.unparse(call.args[0]) if isinstance(call, ast.Call) and call.args else ""
         made = assigned_before(case.query, place, name)
         is_one = len(distinct(case.training.stepped["optimizer"])) == 1 or len(empty) < len(events)

@@ -45,7 +45,7 @@ from gradviz.query.ops import (
     SELECTING,
     SHARES,
 )
-from gradviz.query.source_trees import expression_at, statement_at
+from gradviz.query.source_trees import statement_at
 from gradviz.query.statements import wrong_values
 
 _PASSING = RESHAPING | CONVERTING | SELECTING
@@ -268,7 +268,7 @@ def _of_data(case: Case, op: OpRan) -> Fix | str:
 
 
 def _call(case: Case, site: int) -> ast.Call | None:
-    expression = expression_at(case.query, site)
+    expression = case.query.places.tree(site)
     return expression if isinstance(expression, ast.Call) else None
 
 

@@ -46,7 +46,7 @@ from gradviz.events.kinds import Kind, OpRan, ScopeEntered
 from gradviz.events.values import Stat
 from gradviz.query.functions_of_source import called
 from gradviz.query.ops import DROPOUTS
-from gradviz.query.source_trees import expression_at, method_calls, trees
+from gradviz.query.source_trees import method_calls, trees
 from gradviz.query.writes import Writes
 from gradviz.sets import grouped
 
@@ -237,7 +237,7 @@ def _dropout_that_is_always_on(case: Case) -> Iterator[Found]:
 
 def _dropped_in_training(case: Case, site: int) -> str:
     """The call of the function at a site that drops units in training mode alone."""
-    call = expression_at(case.query, site)
+    call = case.query.places.tree(site)
     if not isinstance(call, ast.Call) or called(call) != "dropout" or len(call.args) > _INPUT_AND_RATE:
         return "F.dropout(x, p, training=self.training)"
     others = [keyword for keyword in call.keywords if keyword.arg != "training"]

@@ -10,13 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
-from gradviz.diagnose.finding import Finding, Report, place_of
-from gradviz.diagnose.marked import faults_of, mark, pass_of, pass_of_first
+from gradviz.diagnose.finding import Report
+from gradviz.diagnose.marked import faults_of, mark, pass_of_first
 from gradviz.events.holders import outermost_modules, parameters_below
 from gradviz.events.listener import Listener
 from gradviz.graph.build import build
 from gradviz.graph.model import LEAF, TENSOR, Graph
-from gradviz.page import ListedFinding, html
+from gradviz.page import html
 from gradviz.pictures.picture import Page, Picture
 from gradviz.pictures.scene import Scene
 from gradviz.pictures.textbook import textbook
@@ -197,34 +197,9 @@ def checked_page(trace: Trace, report: Report | None, passes: int | None = None)
             trace,
             lambda number: checked_graph(query, report, {"passes": number}),
             passes,
-            findings=listed(with_cures(list(enumerate(report or (), 1)), trace), trace),
+            findings=with_cures(list(enumerate(report or (), 1)), trace),
             query=query,
         )
-    )
-
-
-def listed(found: Iterable[tuple[int, Finding]], trace: Trace) -> list[ListedFinding]:
-    """Findings by their numbers, as a page lists them."""
-    return [_listed(number, finding, trace) for number, finding in found]
-
-
-def _listed(number: int, finding: Finding, trace: Trace) -> ListedFinding:
-    event = finding.events[0] if finding.events else None
-    ids = [f"n{finding.node}"] if finding.node else []
-    ids += [f"op{event}"] if event is not None else []
-    return ListedFinding(
-        number,
-        finding.severity,
-        finding.rule,
-        place_of(finding),
-        finding.message,
-        finding.fix,
-        pass_of(finding, trace),
-        event,
-        tuple(ids),
-        finding.tensors,
-        finding.replayed,
-        None if finding.site is None else finding.site.place,
     )
 
 

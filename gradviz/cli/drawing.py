@@ -17,7 +17,6 @@ from gradviz.graph.build import build
 from gradviz.graph.fold import folded
 from gradviz.graph.joined import beside, of_first_rank, over_ranks, passes_beside
 from gradviz.graph.model import LEAF, TENSOR, Graph, no_collection
-from gradviz.notebook import listed
 from gradviz.page import Build, html
 from gradviz.pictures.picture import counted
 from gradviz.pictures.render import PAGE, check_path, save, write
@@ -236,7 +235,7 @@ def write_page(
 ) -> str:
     """Write the page of a trace, with its findings by their numbers; `query` is the query that `build` uses, if any;
     `doing` is told how far it is. Returns one line for the user. Raises DrawError."""
-    write(path, html(trace, build, number, findings=listed(found, trace), query=query, doing=doing).encode())
+    write(path, html(trace, build, number, findings=found, query=query, doing=doing).encode())
     return f"wrote {path}"
 
 

@@ -6,18 +6,9 @@ from gradviz.step import CommandError
 from gradviz.tracefile import Trace
 
 
-def export_moment(trace: Trace, position: int, file: Path) -> None:
-    """Draw the graph up to an event (counted from 0), in the format of the file's ending. Raises GradvizError
-    if that is impossible."""
-    _export(trace, position, file, False)
-
-
-def export_in_lesson(trace: Trace, position: int, file: Path) -> None:
-    """As `export_moment`, but a small graph is drawn as in a textbook."""
-    _export(trace, position, file, True)
-
-
-def _export(trace: Trace, position: int, file: Path, in_lesson: bool) -> None:
+def export_moment(trace: Trace, position: int, file: Path, in_lesson: bool = False) -> None:
+    """Draw the graph up to an event (counted from 0), in the format of the file's ending; in a lesson a small graph as
+    in a textbook. Raises GradvizError if that is impossible."""
     from gradviz.graph.build import build
     from gradviz.graph.fold import folded
     from gradviz.graph.model import no_collection

@@ -4,6 +4,7 @@ import io
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gradviz.cli.common import PATH, commands_option, fail, language_option, show_all_on_stdout
-from gradviz.cli.export_moment import export_in_lesson
+from gradviz.cli.export_moment import export_moment
 from gradviz.learn.lesson import Exercise, Lesson, Score, keep, lesson_called, lessons, scores
 from gradviz.replaying import changes_with
 from gradviz.step.plain import commands, script, told
@@ -123,7 +124,7 @@ def _opened(lesson: Lesson, lang: str) -> Iterator[Session]:
             values = "inputs" if lesson.sets_values else "full"
             run(Target(str(program), False, ()), trace, values=values, engine="numpy")
         with open_trace(trace) as recorded:
-            session = Session(recorded, exporter=export_in_lesson)
+            session = Session(recorded, exporter=partial(export_moment, in_lesson=True))
             Exercise(lesson, lang, session, changes_with if lesson.sets_values else None)
             yield session
 

@@ -43,7 +43,7 @@ from gradviz.sets import contained
 from gradviz.system.paths import file_name
 from gradviz.tracefile import Trace, open_trace
 from gradviz.words.defined_points import called, gradients, place
-from gradviz.words.escape import json_number, plain
+from gradviz.words.escape import finite_number, json_number, plain
 from gradviz.words.numbers import compact, number, plural
 from gradviz.words.words import Words
 
@@ -506,7 +506,7 @@ def difference_json(found: Difference) -> dict[str, Any]:
         "same": found.same,
         "forward": _parting_json(found.forward, found),
         "backward": _parting_json(found.backward, found),
-        "changes": [plain_data(change, _finite) for change in found.changes],
+        "changes": [plain_data(change, finite_number) for change in found.changes],
         "source": [
             {
                 "file": lines.file,
@@ -518,7 +518,7 @@ def difference_json(found: Difference) -> dict[str, Any]:
             }
             for lines in found.lines
         ],
-        "norms": [plain_data(norm, _finite) for norm in found.norms],
+        "norms": [plain_data(norm, finite_number) for norm in found.norms],
         "passes": list(found.passes),
         "compared": found.compared,
         "not_recorded": found.unknown,
@@ -532,7 +532,7 @@ def _parting_json(parting: Parting | None, found: Difference) -> dict[str, Any] 
     return {
         "one": spot_json(parting.one),
         "other": spot_json(parting.other),
-        "apart": _finite(parting.apart),
+        "apart": finite_number(parting.apart),
         "pass": parting.number or None,
         "definition": parting.definition or None,
         "changed_line": None if lines is None else lines.one,
@@ -562,7 +562,3 @@ def plain_data(value: Any, of_number: Callable[[float], Any] = json_number) -> A
     if isinstance(value, tuple):
         return [plain_data(part, of_number) for part in value]
     return of_number(value) if isinstance(value, float) else value
-
-
-def _finite(value: float | None) -> float | None:
-    return None if value is None or not np.isfinite(value) else float(value)

@@ -25,7 +25,7 @@ from gradviz.events.values import Stat
 from gradviz.query.query import Query
 from gradviz.query.training import Training
 from gradviz.tracefile import Trace, TraceError, open_trace
-from gradviz.words.escape import clean
+from gradviz.words.escape import clean, finite_number
 from gradviz.words.numbers import number, plural
 
 _TIMES_LONGER = 10  # the cured run may take so many times as long as the first run
@@ -312,10 +312,6 @@ def tried_as_json(tried: Tried | None) -> dict[str, Any] | None:
         "problem": tried.problem or None,
         "gone": tried.gone,
         "new": [{"rule": f.rule, "severity": f.severity, "line": f.line or None} for f in tried.new],
-        "loss": [_finite(progress.first_loss), _finite(progress.last_loss)] if progress is not None else None,
-        "steps": progress.steps if progress is not None else None,
+        "loss": progress and [*map(finite_number, (progress.first_loss, progress.last_loss))],
+        "steps": progress and progress.steps,
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if abs(value) < float("inf") else None

@@ -23,7 +23,7 @@ from gradviz.query.passes import Deliveries
 from gradviz.system.paths import file_name, is_cell
 from gradviz.tracefile import Site
 from gradviz.words.chain import formula_of, local, over
-from gradviz.words.escape import clean
+from gradviz.words.escape import clean, finite_number
 from gradviz.words.html_table import html_table, text_table
 from gradviz.words.numbers import SHOWN, brief, nested, number, plural
 from gradviz.words.words import Words
@@ -401,15 +401,15 @@ def norm_json(reason: NormReason) -> dict[str, Any]:
         "pass": reason.number,
         "event": reason.event + 1,
         "shape": list(reason.shape),
-        "norm": _finite(reason.norm),
+        "norm": finite_number(reason.norm),
         "odd": reason.odd or None,
         "stages": [
             {
                 "label": stage.label,
                 "file": stage.site.place.file if stage.site is not None else None,
                 "line": stage.site.place.line if stage.site is not None else None,
-                "norm": _finite(stage.norm),
-                "gain": _finite(stage.gain),
+                "norm": finite_number(stage.norm),
+                "gain": finite_number(stage.gain),
                 "meets": stage.meets,
                 "odd": stage.odd or None,
                 "begins": stage.begins,
@@ -417,7 +417,3 @@ def norm_json(reason: NormReason) -> dict[str, Any]:
             for stage in reason.stages
         ],
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

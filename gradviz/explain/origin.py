@@ -30,7 +30,7 @@ from gradviz.query.query import Query
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import Trace, open_trace
 from gradviz.words.absence import no_grad_told
-from gradviz.words.escape import clean
+from gradviz.words.escape import clean, finite_number
 from gradviz.words.numbers import listed, number
 from gradviz.words.stop import Stop, UnknownName, element_of, subject
 from gradviz.words.words import Words
@@ -318,7 +318,7 @@ def reason_json(reason: by_norms.Reason) -> dict[str, Any]:
         "contributions": [
             {
                 "value": _plain(contribution.value),
-                "share": _finite(contribution.share),
+                "share": finite_number(contribution.share),
                 "exact": contribution.exact,
                 "cut": contribution.cut,
                 "left_out": contribution.left_out,
@@ -328,7 +328,7 @@ def reason_json(reason: by_norms.Reason) -> dict[str, Any]:
         ],
         "rest": _plain(reason.rest),
         "hooks": _plain(reason.hooks),
-        "error": _finite(reason.error),
+        "error": finite_number(reason.error),
         "adds_up": reason.adds_up,
     }
 
@@ -344,10 +344,6 @@ def _step(hop: by_norms.Hop) -> dict[str, Any]:
         "gradient": hop.gradient,
         "meets": hop.others,
     }
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
 
 
 def _plain(array: np.ndarray) -> Any:

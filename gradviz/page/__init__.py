@@ -14,11 +14,12 @@ from dataclasses import replace
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from xml.sax.saxutils import escape
 
+from gradviz.diagnose.finding import Finding, place_of
+from gradviz.diagnose.marked import pass_of
 from gradviz.errors import GradvizError
-from gradviz.events.site import Place
 from gradviz.graph.build import GraphError
 from gradviz.graph.fold import folded
 from gradviz.graph.model import GRAD_FN, OP, Graph
@@ -103,37 +104,20 @@ _MOST_PACKED = 2_000  # their nodes and events: unpacking them takes no time tha
 Build = Callable[[int | None], Graph]
 
 
-class ListedFinding(NamedTuple):
-    """A finding as the page lists it: its texts, its place in the source, the number of its pass (0: none), its event
-    (None: none), and the ids of its nodes and tensors. The first of these that a picture has is selected."""
-
-    number: int
-    severity: str
-    rule: str
-    place: str
-    message: str
-    fix: str
-    in_pass: int
-    event: int | None
-    ids: tuple[str, ...]
-    tensors: tuple[int, ...]
-    replayed: str = ""
-    at: Place | None = None
-
-
 def html(
     trace: Trace,
     build: Build,
     number: int | None = None,
     lesson: PageLesson | None = None,
-    findings: Sequence[ListedFinding] = (),
+    findings: Sequence[tuple[int, Finding]] = (),
     query: Query | None = None,
     doing: Callable[[str], None] = lambda text: None,
 ) -> str:
     """The page of a trace. `build` makes the graph of a pass by its number (None: the pass to show first); a `lesson`
-    asks its questions on the page; `findings` are listed, with links to their places; `query` is the query that
-    `build` uses, if any, whose tables are reused; `doing` is told how far it is. If the first graph is too large for a
-    browser, the page has its blocks closed, and no other pass. Raises DrawError if the trace has no events."""
+    asks its questions on the page; `findings`, with their numbers, are listed, with links to their places; `query` is
+    the query that `build` uses, if any, whose tables are reused; `doing` is called with each step. If the first graph
+    is too large for a browser, the page has its blocks closed, and no other pass. Raises DrawError if the trace has no
+    events."""
     if not trace.count:
         raise DrawError(f"{trace.path} has no events: there is nothing to replay")
     trace.read_in_blocks()
@@ -182,7 +166,7 @@ def html(
         "shown": 0,
         "lesson": None if lesson is None else lesson_data(lesson, views, is_small(first)),
         "firsts": places(first_events, views),
-        "findings": [_listed(finding, shared.sources) for finding in findings],
+        "findings": [_listed(number, finding, trace, shared.sources) for number, finding in findings],
         "values": trace.meta.get("values") != "none",
         "norms": norms(trace, words.called),
         "backward": [[one.first, trace.count - 1 if one.last is None else one.last] for one in trace.passes],
@@ -239,19 +223,22 @@ def computing(ops: Collection[str]) -> str:
     return f"const passAgain = (() => {{\n{kept}return {{ {', '.join(asked)} }};\n}})();"
 
 
-def _listed(finding: ListedFinding, sources: Sources) -> dict[str, Any]:
-    texts = {"severity": finding.severity, "rule": finding.rule, "place": finding.place}
+def _listed(number: int, finding: Finding, trace: Trace, sources: Sources) -> dict[str, Any]:
+    """A finding as the page lists it. The first of its nodes and tensors that a picture has is selected."""
+    event = finding.events[0] if finding.events else None
+    ids = [f"n{finding.node}"] * bool(finding.node) + [f"op{event}"] * (event is not None)
+    texts = {"severity": finding.severity, "rule": finding.rule, "place": place_of(finding)}
     return {
-        "number": finding.number,
+        "number": number,
         **{name: plain(text, 80) for name, text in texts.items()},
         "message": plain(finding.message, 400),
         "fix": plain(finding.fix, 200),
         "replayed": plain(finding.replayed, 400),
-        "pass": finding.in_pass or None,
-        "event": finding.event,
-        "ids": finding.ids,
+        "pass": pass_of(finding, trace) or None,
+        "event": event,
+        "ids": ids,
         "tensors": finding.tensors,
-        "at": None if finding.at is None else sources.place(finding.at),
+        "at": None if finding.site is None else sources.place(finding.site.place),
     }
 
 

@@ -52,6 +52,11 @@ def json_number(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def finite_number(value: float | None) -> float | None:
+    """A number as JSON; None where it is not finite or not known."""
+    return None if value is None or not math.isfinite(value) else float(value)
+
+
 def clean_character(character: str) -> str:
     """One character of a source line for a terminal: a tab becomes four spaces, the rest is as in `clean`."""
     return "    " if character == "\t" else _for_terminal[ord(character)]

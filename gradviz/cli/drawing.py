@@ -9,7 +9,6 @@ from gradviz.cli.findings import findings_of
 from gradviz.diagnose import Finding
 from gradviz.diagnose.marked import faults_of, mark, pass_of_first
 from gradviz.diagnose.rank_reports import check_ranks
-from gradviz.diagnose.rule_settings import Settings
 from gradviz.diagnose.settings_file import settings_at
 from gradviz.errors import GradvizError
 from gradviz.graph import slices
@@ -147,19 +146,6 @@ def _check_edits(traces: list[Trace], path: Path, choice: Choice) -> None:
         raise GradvizError("--what-if is for pictures: draw it as .svg, .png, .pdf or .dot")
 
 
-def _rank_page(traces: list[Trace], path: Path, choice: Choice) -> str:
-    """Write the page of the ranks of one run. Returns one line for the user."""
-
-    def joined(queries: dict[int, Query], number: int | None, found: list[tuple[int, Finding]]) -> Graph:
-        first, *others = queries.values()
-        known = found if choice.findings else None
-        graph = _sliced(first, number, choice, True, known)
-        return _of_ranks(graph, queries, choice, [known, *([] for _ in others)])
-
-    settings = settings_at(Path.cwd()) if choice.findings else None
-    return write_rank_page(ranked_traces(traces), joined, choice.number, path, settings)
-
-
 def _of_ranks(
     first: Graph, queries: dict[int, Query], choice: Choice, found: list[list[tuple[int, Finding]] | None]
 ) -> Graph:
@@ -241,37 +227,34 @@ def write_page(
 
 _MOST_RANKS = 8  # the most ranks whose graphs are built for each pass of the page
 
-_Numbered = list[tuple[int, Finding]]
-_Joined = Callable[[dict[int, Query], int | None, _Numbered], Graph]
 
-
-def write_rank_page(
-    ranks: Mapping[int, Trace], joined: _Joined, number: int | None, path: Path, settings: Settings | None
-) -> str:
-    """Write the page of the rank with the first finding, otherwise of the first rank. `joined` makes the graph of a
-    pass over some ranks, given as queries with the rank of the page first, with the findings to mark. Without
-    `settings` nothing is checked. Returns one line for the user. Raises DrawError."""
-    found = _findings(ranks, settings)
+def _rank_page(traces: list[Trace], path: Path, choice: Choice) -> str:
+    """Write the page of the ranks of one run: of the rank with the first finding, otherwise of the first rank. Returns
+    one line for the user."""
+    ranks = ranked_traces(traces)
+    found = _findings(ranks) if choice.findings else []
     shown = next((finding.ranks[0] for _, finding in faults_of(found) if finding.ranks), min(ranks))
-    own = [(place, finding) for place, finding in found if finding.ranks[:1] == (shown,)]
+    own = [one for one in found if one[1].ranks[:1] == (shown,)] if choice.findings else None
     named = [rank for _, finding in found if len(finding.ranks) < len(ranks) for rank in finding.ranks]
     queries = {rank: Query(ranks[rank]) for rank in [*dict.fromkeys([shown, *named, *ranks])][:_MOST_RANKS]}
 
-    def graph_of(pass_number: int | None) -> Graph:
-        graph = of_first_rank(joined(queries, pass_number, own))
+    def graph_of(number: int | None) -> Graph:
+        first = _sliced(queries[shown], number, choice, True, own)
+        graph = of_first_rank(_of_ranks(first, queries, choice, [own, *([] for _ in [*queries][1:])]))
         values = f"values of rank {shown}"  # a page says it in its title, too
         graph.notes = [note for note in graph.notes if note != values] + [_about(shown, ranks, queries)]
         return graph
 
     listed = [(place, _on_page(finding, shown, len(ranks))) for place, finding in found]
-    message = write_page(ranks[shown], graph_of, number, path, listed, queries[shown])
+    message = write_page(ranks[shown], graph_of, choice.number, path, listed, queries[shown])
     return f"{message}: {_about(shown, ranks, queries)}"
 
 
-def _findings(ranks: Mapping[int, Trace], settings: Settings | None) -> _Numbered:
+def _findings(ranks: Mapping[int, Trace]) -> list[tuple[int, Finding]]:
     """The findings of the ranks and between them, with their numbers; none of a run that is too long to be checked in
     passing."""
-    if settings is None or sum(trace.count for trace in ranks.values()) > MOST_EVENTS:
+    settings = settings_at(Path.cwd())
+    if sum(trace.count for trace in ranks.values()) > MOST_EVENTS:
         return []
     for trace in ranks.values():
         fill_in_where_bad(trace)

@@ -406,7 +406,6 @@ class Debugger:
         self.path = path.absolute()  # the script may change its directory
         self.reader = reader
         self.settings = settings
-        self.at_start = at_start
         self.bad = bad
         self.exporter = exporter
         self.pauses: Pauses | None = None

@@ -1,6 +1,7 @@
 """Emits the events of a graph that exists already, as if it ran now: for drawing a tensor that was not recorded."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,16 +55,17 @@ def is_module(thing: Any) -> bool:
 
 def tell_call(module: Any, inputs: Any, listener: Listener) -> None:
     """Emit to a listener one call of a module. `inputs` are its arguments: a tensor, a tuple of tensors, or a dict."""
+    if isinstance(inputs, dict):
+        call = partial(module, **inputs)
+    else:
+        call = partial(module, *(inputs if isinstance(inputs, (tuple, list)) else (inputs,)))
     if pytorch.is_of("nn.Module", module):
         from gradviz.sources.torch_recorder import torch_graph
 
-        torch_graph.tell_call(module, inputs, listener)
+        torch_graph.tell_call(call, listener)
         return
     with heard_by(listener):
-        if isinstance(inputs, dict):
-            module(**inputs)
-        else:
-            module(*(inputs if isinstance(inputs, (tuple, list)) else (inputs,)))
+        call()
 
 
 class _Live:

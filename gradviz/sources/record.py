@@ -58,12 +58,8 @@ class Numbers(NamedTuple):
         return number if self.first <= number < self.end else 0
 
 
-class _Ended(NamedTuple):
-    numbers: Numbers
-    stamp: tuple[int, int]
-
-
-_ended: OrderedDict[Path, _Ended] = OrderedDict()
+_Stamp = tuple[int, int]
+_ended: OrderedDict[Path, tuple[Numbers, _Stamp]] = OrderedDict()
 
 
 def numbers_now(engine: Any, of_torch: Any) -> Numbers:
@@ -86,7 +82,7 @@ def remember(path: Path, numbers: Numbers) -> None:
     stamp = _stamp(path)
     _ended.pop(path, None)
     if stamp is not None:
-        _ended[path] = _Ended(numbers, stamp)
+        _ended[path] = numbers, stamp
     while len(_ended) > _MOST:
         _ended.popitem(last=False)
 
@@ -100,7 +96,7 @@ def in_an_ended(tensor: Any) -> tuple[Path, Numbers] | None:
     return None
 
 
-def _stamp(path: Path) -> tuple[int, int] | None:
+def _stamp(path: Path) -> _Stamp | None:
     """The stamp of a file, which changes when the file is overwritten; None if there is no file."""
     try:
         status = os.stat(path)

@@ -21,7 +21,7 @@ change, or that is named as a sum (`total`, `accumulated`).
 import ast
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from itertools import islice
 
 import numpy as np
 
@@ -33,42 +33,6 @@ from gradviz.sets import contained, distinct
 from gradviz.words.numbers import brief
 
 _SAME_MEMORY = ("data", "detach")
-
-
-class KeptGradient(NamedTuple):
-    """A statement of a program, outside of loops and functions, that assigns the `.grad` of a `leaf` to a `name`.
-    `made` accumulated that gradient (`grad`) before the statement; `event` changes it in place, at line `changed_at`;
-    the name is read behind that line."""
-
-    file: str
-    statement: ast.Assign
-    name: str
-    leaf: int
-    grad: int
-    made: int
-    event: int
-    changed_at: int
-
-
-def kept_gradients(query: Query) -> Iterator[KeptGradient]:
-    """The variables of a program that keep a `.grad`. Only statements that run once and in the order of their lines are
-    examined, so that the line of an event shows whether it came before or after them."""
-    for file, tree in query.of(trees).items():
-        for statement in tree.body:
-            value = statement.value if isinstance(statement, ast.Assign) else None
-            of = _whose_grad(value) if value is not None else None
-            target = statement.targets[0] if isinstance(statement, ast.Assign) else None
-            if of is None or not isinstance(target, ast.Name) or not isinstance(statement, ast.Assign):
-                continue
-            read_at = _last_read(tree, target.id, statement)
-            leaf = query.names.tensor_called(ast.unparse(of), query.trace.count) if read_at else 0
-            if not leaf:
-                continue
-            lines = range((statement.end_lineno or statement.lineno) + 1, read_at)
-            for made, event, line in _changes(query, leaf, file, statement.lineno, lines):
-                grad = query.tensors.grad(leaf, event)
-                yield KeptGradient(file, statement, target.id, leaf, grad, made, event, line)
-                break
 
 
 def _whose_grad(value: ast.expr) -> ast.expr | None:
@@ -170,23 +134,34 @@ def _of_two_leaves(case: Case) -> Iterator[Found]:
 
 
 def _kept(case: Case) -> Iterator[Found]:
-    """Variables that keep the `.grad` of a leaf and are read after the gradient has changed in place."""
-    for kept in kept_gradients(case.query):
-        if _SUM.search(kept.name):
-            continue
-        name, leaf = kept.name, case.words.called(kept.leaf)
-        before = case.query.memory.value(kept.grad, kept.event - 1)
-        after = case.query.memory.value(kept.grad, kept.event)
-        known = before is not None and after is not None and case.has_values
-        numbers = f", from {brief(before)} to {brief(after)}" if known else ""
-        yield Found(
-            f"{name} is {leaf}.grad itself and no copy: line {kept.changed_at} changes it in place{numbers}",
-            Fix(f"{name} = {ast.unparse(kept.statement.value)}.clone()", _copied),
-            (kept.made, kept.event),
-            site=case.query.places.of_line(kept.file, kept.statement.lineno),
-            number=case.trace.table(Kind.ACCUMULATED).object(kept.made).in_pass,
-            tensors=(kept.leaf,),
-        )
+    """Variables that keep the `.grad` of a leaf and are read after the gradient has changed in place. Only statements
+    outside of loops and functions are looked at: they run once and in the order of their lines, so that the line of an
+    event shows whether it came before or after them."""
+    query = case.query
+    for file, tree in query.of(trees).items():
+        for statement in tree.body:
+            target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+            if not isinstance(statement, ast.Assign) or not isinstance(target, ast.Name) or _SUM.search(target.id):
+                continue
+            of = _whose_grad(statement.value)
+            read_at = 0 if of is None else _last_read(tree, target.id, statement)
+            leaf = query.names.tensor_called(ast.unparse(of), query.trace.count) if of is not None and read_at else 0
+            lines = range((statement.end_lineno or statement.lineno) + 1, read_at)
+            changes = _changes(query, leaf, file, statement.lineno, lines) if leaf else ()
+            for made, event, line in islice(changes, 1):
+                grad = query.tensors.grad(leaf, event)
+                before, after = query.memory.value(grad, event - 1), query.memory.value(grad, event)
+                known = before is not None and after is not None and case.has_values
+                numbers = f", from {brief(before)} to {brief(after)}" if known else ""
+                yield Found(
+                    f"{target.id} is {case.words.called(leaf)}.grad itself and no copy: line {line} changes it in "
+                    f"place{numbers}",
+                    Fix(f"{target.id} = {ast.unparse(statement.value)}.clone()", _copied),
+                    (made, event),
+                    site=query.places.of_line(file, statement.lineno),
+                    number=case.trace.table(Kind.ACCUMULATED).object(made).in_pass,
+                    tensors=(leaf,),
+                )
 
 
 def _copied(spot: Spot) -> list[Edit]:

@@ -2,7 +2,7 @@
 recorded."""
 
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -87,18 +87,15 @@ def tell_graph(
     return numbers
 
 
-def tell_call(module: Any, inputs: Any, listener: Listener) -> None:
-    """Emit to a listener one call of a module. `inputs` are its arguments: a tensor, a tuple of tensors, or a dict. A
-    recording under way does not receive the call, which is not the program's own."""
+def tell_call(call: Callable[[], Any], listener: Listener) -> None:
+    """Emit to a listener one call of a module. A recording under way does not receive it, for it is not the program's
+    own."""
     with _nobody_listening():
         recorder = TorchRecorder(listener, _failed)
         recorder.begin()
         try:
             with torch.enable_grad():
-                if isinstance(inputs, dict):
-                    module(**inputs)
-                else:
-                    module(*(inputs if isinstance(inputs, (tuple, list)) else (inputs,)))
+                call()
         finally:
             recorder.end()
 

@@ -347,21 +347,22 @@ def norm_text(reason: NormReason) -> Group:
 
 
 def _table(stages: tuple[Stage, ...]) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    table.add_column(style="yellow", no_wrap=True, justify="right")
-    table.add_column(style="green", no_wrap=True)
-    table.add_column(style="dim", no_wrap=True)
     with_file = files_are_told(stage.site for stage in stages)
-    left_out = len(stages) - 2 * _ENDS if len(stages) > _MOST else 0
-    for stage in stages[:_ENDS] if left_out else stages:
-        table.add_row(*map(Text, _cells(stage, with_file)))
-    if left_out:
-        table.add_row("…", f"{left_out:,} more")
-        for stage in stages[-_ENDS:]:
-            table.add_row(*map(Text, _cells(stage, with_file)))
-    return table
+    rows = [_cells(stage, with_file) for stage in stages]
+    if len(rows) > _MOST:
+        rows[_ENDS:-_ENDS] = [("…", f"{len(rows) - 2 * _ENDS:,} more")]
+    numbers = {"style": "yellow", "no_wrap": True, "justify": "right"}
+    return path_grid(rows, {"overflow": "fold"}, numbers, {"style": "green", "no_wrap": True})
+
+
+def path_grid(rows: Iterable[tuple[str, ...]], *columns: dict[str, Any]) -> Table:
+    """A row for each step of a path; `columns` are those between the place and the note."""
+    grid, ends = Table.grid(padding=(0, 2)), {"style": "dim", "no_wrap": True}
+    for column in (ends, *columns, ends):
+        grid.add_column(**column)
+    for row in rows:
+        grid.add_row(*map(Text, row))
+    return grid
 
 
 def _cells(stage: Stage, with_file: bool) -> tuple[str, ...]:

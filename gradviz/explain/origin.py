@@ -234,24 +234,15 @@ def _contribution_text(
 
 def _chain(contribution: by_norms.Contribution) -> Table:
     """The hops of a path from the root on, one in each line."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold", ratio=2)
-    table.add_column(style="yellow", overflow="fold", ratio=3)
-    table.add_column(style="green", overflow="fold", ratio=2)
-    table.add_column(style="dim", no_wrap=True)
     hops = contribution.hops
     with_file = by_norms.files_are_told(hop.site for hop in hops)
+    rows = [by_norms.hop_cells(hop, with_file) for hop in hops]
+    if left_out := contribution.left_out + max(len(hops) - _HEAD - _TAIL, 0):
+        rows[_HEAD:-_TAIL] = [("…", f"{left_out:,} more steps")]
     if contribution.cut:
-        table.add_row("…", "gradients meet here whose elements were not recorded (--values full)")
-    left_out = contribution.left_out + max(len(hops) - _HEAD - _TAIL, 0)
-    for hop in hops[:_HEAD] if left_out else hops:
-        table.add_row(*map(Text, by_norms.hop_cells(hop, with_file)))
-    if left_out:
-        table.add_row("…", f"{left_out:,} more steps")
-        for hop in hops[-_TAIL:]:
-            table.add_row(*map(Text, by_norms.hop_cells(hop, with_file)))
-    return table
+        rows.insert(0, ("…", "gradients meet here whose elements were not recorded (--values full)"))
+    styles = (("", 2), ("yellow", 3), ("green", 2))
+    return by_norms.path_grid(rows, *({"overflow": "fold", "style": style, "ratio": ratio} for style, ratio in styles))
 
 
 def _sum(reason: by_norms.Reason) -> Iterator[Text]:

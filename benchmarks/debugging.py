@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from common import machine, table
-from recording import PROGRAM, step_time
+from recording import CHAIN, printed
 
 from gradviz.live.debugger import Debugger
 from gradviz.sources.script import Target, run
@@ -42,14 +42,14 @@ for i in range({passes}):
 
 def running(folder: Path) -> None:
     """The time of a program under the debugger, as a ratio of its time under `gradviz trace`."""
-    (folder / "program.py").write_text(PROGRAM)
+    (folder / "program.py").write_text(CHAIN)
     command = [sys.executable, "-m", "gradviz"]
     times: dict[str, list[float]] = {name: [] for name in ("trace", *BREAKPOINTS)}
     for _ in range(ROUNDS):
-        times["trace"].append(step_time([*command, "trace", "program.py"], folder))
+        times["trace"] += printed([*command, "trace", "program.py"], folder)
         for name, options in BREAKPOINTS.items():
             debug = [*command, "debug", "--run", *options, "--commands", "continue", "program.py"]
-            times[name].append(step_time(debug, folder))
+            times[name] += printed(debug, folder)
     middle = {name: sorted(taken)[ROUNDS // 2] for name, taken in times.items()}
     rows = [(name, f"{middle[name] / middle['trace']:.2f}") for name in BREAKPOINTS]
     table("a program under gradviz debug, nothing stops it", rows, ("breakpoint", "time, gradviz trace = 1"))

@@ -1,6 +1,7 @@
 """The first NaN and the first infinity of a running script. An infinity that the program wrote itself does not
 count."""
 
+import math
 from collections.abc import Callable, Sequence
 from math import isfinite
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 from gradviz.events.handles import elements_of
 from gradviz.events.kinds import Kind
 from gradviz.events.listener import State
-from gradviz.events.values import stats_of
+from gradviz.events.values import Stats, stats_of
 from gradviz.query.bad_numbers import WrittenInfinities
 
 
@@ -30,36 +31,24 @@ def measured(values: Any, statistic: str) -> float:
     """One statistic of an array or a snapshot, as `stats_of` defines it; NaN if it is unknown."""
     array = getattr(values, "array", None)
     if hasattr(values, "stats") and array is None:
-        return _of_snapshot(values, statistic)
+        return _statistic(values.shape, values.stats, statistic)
     array = elements_of(values) if array is None else np.asarray(array)
     if array is None:
         return float("nan")
-    if statistic in _EXTENTS:
-        return _EXTENTS[statistic](array)
     if statistic in _QUICK and array.size and array.dtype.kind == "f" and is_finite(array):
         return float(_QUICK[statistic](array))
-    return _of_stats(stats_of(array), statistic)
+    return _statistic(array.shape, None if statistic in _OF_SHAPES else stats_of(array), statistic)
 
 
-def _of_snapshot(snapshot: Any, statistic: str) -> float:
-    if statistic == "size":
-        return float(np.prod(snapshot.shape))
-    if statistic == "ndim":
-        return float(len(snapshot.shape))
-    return float("nan") if snapshot.stats is None else _of_stats(snapshot.stats, statistic)
+def _statistic(shape: tuple[int, ...], stats: Stats | None, statistic: str) -> float:
+    if statistic in _OF_SHAPES:
+        return float(_OF_SHAPES[statistic](shape))
+    if stats is None:
+        return float("nan")
+    return max(abs(stats.min), abs(stats.max)) if statistic == "absmax" else float(getattr(stats, statistic))
 
 
-def _of_stats(stats: Any, statistic: str) -> float:
-    if statistic == "absmax":
-        return max(abs(stats.min), abs(stats.max))
-    return float(getattr(stats, statistic))
-
-
-_EXTENTS: dict[str, Callable[[np.ndarray], float]] = {
-    "size": lambda array: float(array.size),
-    "ndim": lambda array: float(array.ndim),
-    "zeros": lambda array: float(array.size - np.count_nonzero(array)),
-}
+_OF_SHAPES: dict[str, Callable[[tuple[int, ...]], int]] = {"size": math.prod, "ndim": len}
 # Statistics in one pass, for floating-point arrays with only finite elements.
 _QUICK: dict[str, Callable[[np.ndarray], Any]] = {
     "min": np.min,
@@ -67,6 +56,7 @@ _QUICK: dict[str, Callable[[np.ndarray], Any]] = {
     "absmax": lambda array: np.abs(array).max(),
     "nan": lambda array: 0,
     "inf": lambda array: 0,
+    "zeros": lambda array: array.size - np.count_nonzero(array),
     "mean": lambda array: array.mean(dtype=np.float64),
     "rms": lambda array: np.sqrt(np.square(array, dtype=np.float64).mean()),
 }

@@ -29,8 +29,7 @@ class LostChange(NamedTuple):
 def lost_changes(case: Case) -> list[LostChange]:
     """The lines whose changes never reach a leaf: statements that drop the new value, or give it to a variable that
     no op reads. Use `case.of(lost_changes)`."""
-    ops = case.trace.table(Kind.OP)
-    events = ops.events[case.trace.named(ops["op"], _CHANGING)]
+    events = case.trace.events_named(Kind.OP, "op", _CHANGING)
     # in the graph, a result is no new value of a leaf
     dropped_at = {one.site.number for one in case.query.of(dropped) if not one.has_graph}
     written = set(case.query.of(Writes).changed.tolist())

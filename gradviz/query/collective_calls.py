@@ -79,8 +79,7 @@ def _named_tensors(query: Query, parameters: Mapping[str, int]) -> dict[int, str
 def collectives(query: Query) -> list[Collective]:
     """The collectives over all ranks that a rank called itself, in order; without the collectives of
     DistributedDataParallel and of groups of some ranks. Use `query.of(collectives)`."""
-    called = query.trace.table(Kind.COLLECTIVE)
-    events = called.events[query.trace.named(called["how"], COLLECTIVES)].tolist()
+    events = query.trace.events_named(Kind.COLLECTIVE, "how", COLLECTIVES).tolist()
     return [
         Collective(
             call.how,
@@ -89,7 +88,7 @@ def collectives(query: Query) -> list[Collective]:
             bool(call.tensors),
             call.tensors[0] if call.tensors else 0,
         )
-        for call in map(called.object, events)
+        for call in map(query.trace.table(Kind.COLLECTIVE).object, events)
         if not is_of_some_ranks(call.args)
     ]
 
@@ -198,10 +197,9 @@ class HandedOver(NamedTuple):
 
 def handed_over(query: Query) -> list[HandedOver]:
     """The gradients that `broadcast` and `reduce` of all ranks write, in order. Use `query.of(handed_over)`."""
-    ops = query.trace.table(Kind.OP)
     grads = set(query.tensors.grads.values.tolist())
     handovers = []
-    for event in ops.events[query.trace.named(ops["op"], ("broadcast", "reduce"))].tolist():
+    for event in query.trace.events_named(Kind.OP, "op", ("broadcast", "reduce")).tolist():
         op = query.tensors.op(event)
         gradients = [] if is_of_some_ranks(op.args) else [tensor for tensor in op.outputs if tensor in grads]
         handovers += [HandedOver(gradient, op.op, event) for gradient in gradients]

@@ -302,8 +302,7 @@ class AllNames:
     @property
     def _seeds(self) -> np.ndarray:
         """The TENSOR events of tensors that are not the value that their site assigns."""
-        made = self.trace.table(Kind.TENSOR)
-        return made.events[self.trace.named(made["how"], _UNASSIGNED)]
+        return self.trace.events_named(Kind.TENSOR, "how", _UNASSIGNED)
 
     def _code(self, name: str) -> int:
         if name not in self._known:

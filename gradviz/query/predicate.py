@@ -65,42 +65,34 @@ class Predicate:
         text = inner[1:-1] if is_quoted and inner[0] not in inner[1:-1] else text
         self.text = " ".join(text.split())
         parser = _Parser(text)
-        self._test = parser.whole()
+        test = parser.whole()
         self.fields = frozenset(parser.fields)
-
-    def mask(self, columns: Columns) -> np.ndarray:
-        """A boolean array: whether the predicate is true at each event."""
-        return self._test.mask(columns)
-
-    def holds(self, values: Values) -> bool:
-        """Whether the predicate is true at one event; `values` gives the values of a field there."""
-        return self._test.holds(values)
-
-    def possible(self, where: Where) -> frozenset[Any]:
-        """The kinds of events at which it may be true, given the kinds at which each field has values. It may
-        be too many."""
-        return self._test.possible(where)
-
-    def only(self, field: str) -> frozenset[str] | None:
-        """The texts of a field for which the predicate can be true; None if any text may do."""
-        return self._test.only(field)
+        self.mask, self.holds, self.possible, self.only = test.mask, test.holds, test.possible, test.only
 
     def __repr__(self) -> str:
         return f"Predicate({self.text!r})"
 
 
 class _Test(Protocol):
-    def mask(self, columns: Columns) -> np.ndarray: ...
+    """A predicate, or a part of one."""
 
-    def holds(self, values: Values) -> bool: ...
+    def mask(self, columns: Columns) -> np.ndarray:
+        """A boolean array: whether it is true at each event."""
 
-    def possible(self, where: Where) -> frozenset[Any]: ...
+    def holds(self, values: Values) -> bool:
+        """Whether it is true at one event; `values` gives the values of a field there."""
 
-    def only(self, field: str) -> frozenset[str] | None: ...
+    def possible(self, where: Where) -> frozenset[Any]:
+        """The kinds of events at which it may be true, given the kinds at which each field has values. It may be too
+        many."""
+
+    def only(self, field: str) -> frozenset[str] | None:
+        """The texts of a field for which it can be true; None if any text may do."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)
-class _Compared:
+class _Compared(_Test):
     field: str
     sign: str
     constant: float | str
@@ -134,7 +126,7 @@ class _Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class _Flag:
+class _Flag(_Test):
     field: str
 
     def mask(self, columns: Columns) -> np.ndarray:
@@ -146,12 +138,9 @@ class _Flag:
     def possible(self, where: Where) -> frozenset[Any]:
         return where(self.field)
 
-    def only(self, field: str) -> None:
-        return None
-
 
 @dataclass(frozen=True, slots=True)
-class _Not:
+class _Not(_Test):
     part: _Test
 
     def mask(self, columns: Columns) -> np.ndarray:
@@ -163,12 +152,9 @@ class _Not:
     def possible(self, where: Where) -> frozenset[Any]:
         return where("")
 
-    def only(self, field: str) -> None:
-        return None
-
 
 @dataclass(frozen=True, slots=True)
-class _Any:
+class _Any(_Test):
     parts: tuple[_Test, ...]
 
     def mask(self, columns: Columns) -> np.ndarray:
@@ -186,7 +172,7 @@ class _Any:
 
 
 @dataclass(frozen=True, slots=True)
-class _All:
+class _All(_Test):
     parts: tuple[_Test, ...]
 
     def mask(self, columns: Columns) -> np.ndarray:

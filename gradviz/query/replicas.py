@@ -222,9 +222,8 @@ class Read(NamedTuple):
 
 def running_statistics(query: Query) -> dict[str, Read]:
     """The running statistics that normalisations read while they train, by name."""
-    ops = query.trace.table(Kind.OP)
     statistics: dict[str, Read] = {}
-    for event in ops.events[query.trace.named(ops["op"], RUNNING)].tolist():
+    for event in query.trace.events_named(Kind.OP, "op", RUNNING).tolist():
         op = query.tensors.op(event)
         for tensor in (op.inputs[1:3] if "training=True" in op.args else ())[:MOST_STEPS]:
             if tensor and (name := query.names.of(tensor)):
@@ -234,9 +233,8 @@ def running_statistics(query: Query) -> dict[str, Read]:
 
 def dropped(query: Query) -> list[tuple[int, np.ndarray]]:
     """The first dropouts whose elements are known: the event of each, and a mask of the elements that it dropped."""
-    ops = query.trace.table(Kind.OP)
     dropouts = []
-    for event in ops.events[query.trace.named(ops["op"], DROPOUTS)][:MOST_ROOTS].tolist():
+    for event in query.trace.events_named(Kind.OP, "op", DROPOUTS)[:MOST_ROOTS].tolist():
         op = query.tensors.op(event)
         pair = [query.memory.value(t, event) for t in (*op.inputs[:1], *op.outputs[:1]) if t]
         arrays = [value.array for value in pair if value is not None and value.array is not None]

@@ -348,13 +348,8 @@ class Training:
     @cached_property
     def _zeroing(self) -> np.ndarray:
         """The events that write zeros."""
-        ops, mutated = self.trace.table(Kind.OP), self.trace.table(Kind.MUTATED)
-        return np.concatenate(
-            [
-                ops.events[self.trace.named(ops["op"], _ZEROING)],
-                mutated.events[self.trace.named(mutated["how"], _ZEROING)],
-            ]
-        )
+        by = ((Kind.OP, "op"), (Kind.MUTATED, "how"))
+        return np.concatenate([self.trace.events_named(kind, column, _ZEROING) for kind, column in by])
 
     def _steps(self) -> list[tuple[np.ndarray, ...]]:
         held = self.stepped.lists("parameters")

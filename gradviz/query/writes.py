@@ -212,8 +212,7 @@ class Writes:
     @cached_property
     def unwatched(self) -> np.ndarray:
         """The events which say that a tensor was written to in passes that were not watched."""
-        mutated = self.trace.table(Kind.MUTATED)
-        return mutated.events[self.trace.named(mutated["how"], (UNWATCHED,))]
+        return self.trace.events_named(Kind.MUTATED, "how", (UNWATCHED,))
 
     @cached_property
     def unwatched_leaves(self) -> np.ndarray:
@@ -404,8 +403,7 @@ class _Search:
         """The writes to each memory that a write may change unseen, each with the version counter that it counts; 0 for
         those that count none: an assignment to `.data`, and a batch norm's running statistics."""
         events, tensors = self.query.tensors.all_writes
-        mutated = self.trace.table(Kind.MUTATED)
-        assigned = {*mutated.events[self.trace.named(mutated["how"], ("data",))].tolist(), *self._of_statistics}
+        assigned = {*self.trace.events_named(Kind.MUTATED, "how", ("data",)).tolist(), *self._of_statistics}
         places = {tensor: self._memory_and_counter(tensor) for tensor in distinct(tensors).tolist()}
         by_memory: dict[int, list[tuple[int, int]]] = {}
         several: set[int] = set()  # memories with a counter of their own beside that of the tensor

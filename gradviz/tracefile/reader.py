@@ -511,6 +511,11 @@ class Trace(Tables):
         """A mask of a column of texts, such as `table(Kind.OP)["op"]`: whether each text is one of these names."""
         return contained(column, [number for number, text in self.strings.items() if text in names])
 
+    def events_named(self, kind: Kind, column: str, names: Container[str]) -> np.ndarray:
+        """The events of a kind whose text in a column is one of these names."""
+        table = self.table(kind)
+        return table.events[self.named(table[column], names)]
+
     @cached_property
     def site_ops(self) -> SiteOps:
         """The ops that ran at each site."""

@@ -239,11 +239,11 @@ def _cloned(spot: Spot) -> list[Edit]:
 def _averaged(case: Case) -> Iterator[Found]:
     """Findings for the lines that average trained parameters with themselves, or that draw them to the model that is
     evaluated, a copy that nothing changes."""
-    ops, writes = case.trace.table(Kind.OP), case.query.of(Writes)
+    writes = case.query.of(Writes)
     called = {leaf for visit in case.of(visits) if visit.rounds and visit.is_evaluation for leaf in visit.parameters}
     kept = called - set(writes.changed.tolist()) - case.training.trained
     by_line: dict[int, dict[int, tuple[int, int]]] = {}  # the first event of each parameter, and the tensor beside it
-    averaging = ops.events[case.trace.named(ops["op"], _INTERPOLATING)].tolist()
+    averaging = case.trace.events_named(Kind.OP, "op", _INTERPOLATING).tolist()
     for event in averaging:
         write = case.query.tensors.op(event)
         average, other, *_ = (*write.inputs, 0, 0)
@@ -295,9 +295,8 @@ def _swapped(case: Case, site: int) -> Fix | None:
 def _copies(case: Case) -> list[tuple[int, int, int]]:
     """(event, target, source) of each copy into a tensor, by `copy_` or by load_state_dict."""
     found = []
-    ops = case.trace.table(Kind.OP)
-    for event in ops.events[case.trace.named(ops["op"], ("copy_",))].tolist():
-        op = ops.object(event)
+    for event in case.trace.events_named(Kind.OP, "op", ("copy_",)).tolist():
+        op = case.query.tensors.op(event)
         if len(op.inputs) == 2 and op.outputs:
             found.append((event, op.outputs[0], op.inputs[1]))
     mutated = case.trace.table(Kind.MUTATED)

@@ -215,10 +215,9 @@ def _never_counted(case: Case, visit: Visit) -> bool:
 def _dropout_that_is_always_on(case: Case) -> Iterator[Found]:
     """Findings for `F.dropout(x)` without `training=self.training`, and for `nn.Dropout()(x)`, in a module that is in
     evaluation mode."""
-    ops = case.trace.table(Kind.OP)
-    for events in case.by_site(ops.events[case.trace.named(ops["op"], DROPOUTS)]).values():
+    for events in case.by_site(case.trace.events_named(Kind.OP, "op", DROPOUTS)).values():
         for event in events.tolist():
-            op = ops.object(event)
+            op = case.query.tensors.op(event)
             if "training=True" not in op.args or "p=0.0" in op.args.split(", ") or op.grad_enabled:
                 continue
             around = case.query.scopes.around(event, op.thread)
@@ -267,11 +266,9 @@ def _statistics_of_what_is_frozen(case: Case) -> Iterator[Found]:
     """Notes on frozen modules whose batch norm counts on between passes, one for each line. A module is not meant to be
     frozen if an average for it is lost."""
     followers = {leaf for lost in case.of(lost_changes) for leaf in lost.leaves}
-    ops = case.trace.table(Kind.OP)
-    norms = ops.events[case.trace.named(ops["op"], ("batch_norm",))]
+    norms = case.trace.events_named(Kind.OP, "op", ("batch_norm",))
     calls: dict[int, list[OpRan]] = {}
-    for event in norms[~case.query.passes.contains(norms)].tolist():
-        op = ops.object(event)
+    for op in map(case.query.tensors.op, norms[~case.query.passes.contains(norms)].tolist()):
         if len(op.inputs) > _WEIGHT and op.inputs[_FIRST_STATISTIC] and "training=True" in op.args:
             calls.setdefault(op.inputs[_WEIGHT], []).append(op)
     found: dict[int, tuple[ScopeEntered, list[int]]] = {}

@@ -120,7 +120,8 @@ class Timeline:
         by_op = made["op"] >= 0
         np.add.at(values, at[by_op], self._texts[made["grad_fn"][by_op]] << 20)
         outputs = ops.lists("outputs")
-        np.add.at(values, outputs.owners, self._forms[self._rows(outputs.values, ops.events[outputs.owners])] << 40)
+        rows = self.trace.states.rows_of(outputs.values, ops.events[outputs.owners])
+        np.add.at(values, outputs.owners, self._forms[rows] << 40)
         self._put(looks, Kind.OP, values)
         stepped = self.trace.table(Kind.STEPPED)
         settings = [self.shared.number(tuple(stepped.object(k).groups)) for k in stepped.events.tolist()]
@@ -132,9 +133,6 @@ class Timeline:
         """The number of the shape and dtype of each state."""
         forms = {number: str(form[:2]) for number, form in self.trace.forms.items()}
         return self.shared.table(forms)[self.trace.states.forms]
-
-    def _rows(self, tensors: np.ndarray, events: np.ndarray) -> np.ndarray:
-        return self.trace.states.rows_of(tensors, events)
 
     @cached_property
     def checksums(self) -> np.ndarray:
@@ -149,7 +147,7 @@ class Timeline:
                 owners, tensors, weights = lists.owners, lists.elements[:, -1], lists.positions + 1
             else:
                 owners, tensors, weights = np.arange(len(table)), table[field], np.ones(len(table))
-            rows = self._rows(tensors, table.events[owners])
+            rows = self.trace.states.rows_of(tensors, table.events[owners])
             sums = np.where(rows >= 0, self.trace.states.checksums[rows], 0).astype(np.uint64)
             values = np.zeros(len(table), np.uint64)
             np.add.at(values, owners, sums * weights.astype(np.uint64))

@@ -247,12 +247,9 @@ class Listener:
         """The elements of a tensor were counted in equal bins from `low` to `high`."""
         self.tell(Kind.BINNED, None, (tensor, what, module, low, high, in_pass, tuple(counts)))
 
-    def leaves_counted(self, in_pass: int, histograms: Sequence[LeafHistogram]) -> None:
-        """The elements of leaves were counted at the end of a pass. This is no event."""
-
-    def leaves_counted_last(self, after: int, histograms: Sequence[LeafHistogram]) -> None:
-        """The elements of leaves were counted when the recording ended, or when the module that holds them was freed:
-        `after` so many passes. This is no event."""
+    def leaves_counted(self, number: int, histograms: Sequence[LeafHistogram], is_last: bool = False) -> None:
+        """The elements of leaves were counted at the end of pass `number`; or the last time, after so many passes: when
+        the recording ended, or when the module that holds them was freed. This is no event."""
 
     def grads_cleared(self, where: Where, how: str, to_none: bool, tensors: Sequence[int]) -> None:
         """`zero_grad()` was called; the changes follow."""

@@ -81,15 +81,12 @@ class InScope(Listener):
     def wants_histograms(self) -> bool:  # type: ignore[override]
         return self.listener.wants_histograms
 
-    def leaves_counted(self, in_pass: int, histograms: Sequence[LeafHistogram]) -> None:
-        self.listener.leaves_counted(in_pass, histograms)
-
     @property
     def passes_begun(self) -> int:  # type: ignore[override]
         return self.listener.passes_begun
 
-    def leaves_counted_last(self, after: int, histograms: Sequence[LeafHistogram]) -> None:
-        self.listener.leaves_counted_last(after, histograms)
+    def leaves_counted(self, number: int, histograms: Sequence[LeafHistogram], is_last: bool = False) -> None:
+        self.listener.leaves_counted(number, histograms, is_last)
 
     def wants(self, node: int) -> bool:
         return node in self.nodes

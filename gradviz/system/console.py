@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, TextIO
 
 import click
@@ -115,11 +115,9 @@ def _is_terminal(stream: Any) -> bool:
         return False
 
 
-@contextmanager
-def on_resize(draw: Callable[[], None]) -> Iterator[None]:
-    """Call `draw` when the terminal changes its size, on systems that signal this."""
-    with _handled("SIGWINCH", draw):
-        yield
+def on_resize(draw: Callable[[], None]) -> AbstractContextManager[None]:
+    """A context in which `draw` is called when the terminal changes its size, on systems that signal this."""
+    return _handled("SIGWINCH", draw)
 
 
 @contextmanager

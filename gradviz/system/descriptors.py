@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-if sys.platform != "win32":
+if sys.platform == "win32":
+    import msvcrt
+else:
     import fcntl
     import resource
 
@@ -96,11 +98,6 @@ def identity(file: int | Path) -> tuple[int, int] | None:
         return None
     return status.st_dev, status.st_ino
 
-
-if sys.platform == "win32":
-    import msvcrt
-else:
-    import fcntl
 
 DELETES_OPEN_FILES = sys.platform != "win32"
 

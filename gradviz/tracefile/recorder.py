@@ -145,11 +145,11 @@ class Recorder(Frequent):
         moves = self.printed.moves  # read first, because the writer may remove events meanwhile
         self.printed.add(moves, self.count, self.sites.number(where), text)
 
-    def leaves_counted(self, in_pass: int, histograms: Sequence[LeafHistogram]) -> None:
-        self.histograms.extend((self.in_pass(in_pass), histogram) for histogram in histograms)
-
-    def leaves_counted_last(self, after: int, histograms: Sequence[LeafHistogram]) -> None:
-        self.histograms.extend((after, one._replace(what=f"{LAST}{one.what}")) for one in histograms)
+    def leaves_counted(self, number: int, histograms: Sequence[LeafHistogram], is_last: bool = False) -> None:
+        if is_last:
+            self.histograms.extend((number, one._replace(what=f"{LAST}{one.what}")) for one in histograms)
+        else:
+            self.histograms.extend((self.in_pass(number), histogram) for histogram in histograms)
 
     def place(self, where: Where) -> int:
         return self.sites.number(where)

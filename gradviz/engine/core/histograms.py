@@ -33,7 +33,7 @@ def tell_last(numbers: Iterable[int]) -> None:
     listener = state.listener
     living = [(number, leaf) for number in sorted(numbers) if (leaf := state.counted.living.get(number)) is not None]
     if listener is not None and living:
-        listener.leaves_counted_last(listener.passes_begun, [*_of_leaves(living)])
+        listener.leaves_counted(listener.passes_begun, [*_of_leaves(living)], is_last=True)
 
 
 def follow(module: Any, parameters: Collection[int]) -> None:

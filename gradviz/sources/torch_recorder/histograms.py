@@ -167,7 +167,7 @@ class LeafHistograms:
         after = listener.passes_begun
         with torch._C.DisableTorchFunction(), unheard(), no_grad():
             samples = [*self._samples(own)]
-            listener.leaves_counted_last(after, [*_counted(filter(_is_here, samples))])
+            listener.leaves_counted(after, [*_counted(filter(_is_here, samples))], is_last=True)
         self.late += [(after, sample) for sample in samples if not _is_here(sample)]
 
     @safely
@@ -178,11 +178,11 @@ class LeafHistograms:
             return
         with torch._C.DisableTorchFunction(), unheard(), no_grad():
             for after, sample in self.late:
-                listener.leaves_counted_last(after, [*_counted([sample])])
+                listener.leaves_counted(after, [*_counted([sample])], is_last=True)
             self.late.clear()
             if self.passes.followed:
                 last = [*_counted(self._samples(self.passes.followed))]
-                listener.leaves_counted_last(listener.passes_begun, last)
+                listener.leaves_counted(listener.passes_begun, last, is_last=True)
 
     def _samples(self, leaves: Collection[int]) -> Iterator[_Sample]:
         """Samples of leaves that live, and of their gradients."""

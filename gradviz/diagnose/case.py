@@ -48,11 +48,6 @@ class Case:
         return self.query.tensors.shape(tensor) or ()
 
     @cached_property
-    def has_values(self) -> bool:
-        """Whether the trace has values or statistics of tensors."""
-        return self.trace.meta.get("values") != "none"
-
-    @cached_property
     def recorded(self) -> tuple[int, int] | None:
         """How many passes were recorded in detail, and how many ran; None if no pass was left out by a choice."""
         of_run = self.trace.passes_in_detail, self.trace.passes_begun

@@ -89,7 +89,7 @@ def unmet(case: Case) -> set[Need]:
 
 
 _HAS: dict[Need, Callable[[Case], bool]] = {
-    Need.VALUES: lambda case: case.has_values,
+    Need.VALUES: lambda case: case.trace.has_values,
     Need.PASS: lambda case: bool(case.trace.passes),
     Need.PASSES: lambda case: len(case.trace.passes) > 1,
     Need.DETAILS: lambda case: not case.trace.passes or any(one.recorded for one in case.trace.passes),
@@ -97,6 +97,6 @@ _HAS: dict[Need, Callable[[Case], bool]] = {
     Need.TRAINING: lambda case: bool(case.training.trained),
     Need.STEPS: lambda case: len(case.training.stepped) > 1,
     Need.START: lambda case: not case.trace.passes or case.trace.passes[0].number == 1,
-    Need.COMPARED: lambda case: case.has_values or bool(case.trace.meta.get("check_functions")),
+    Need.COMPARED: lambda case: case.trace.has_values or bool(case.trace.meta.get("check_functions")),
     Need.SCHEDULER: lambda case: len(case.scheduled) > 0,
 }

@@ -133,7 +133,7 @@ def html(
     summaries = PassSummaries(words)
 
     def shown(graph: Graph, drawn: dict[str, Any]) -> dict[str, Any]:
-        backward_pass = _pass_called(trace, graph.pass_number)
+        backward_pass = trace.find_pass(graph.pass_number or 0)
         return {**view(graph, backward_pass, shared), **drawn, "summary": summaries.of(backward_pass)}
 
     views = [shown(first, _NO_BOOK if in_blocks else book(trace, first, language))]
@@ -167,7 +167,7 @@ def html(
         "lesson": None if lesson is None else lesson_data(lesson, views, is_small(first)),
         "firsts": places(first_events, views),
         "findings": [_listed(number, finding, trace, shared.sources) for number, finding in findings],
-        "values": trace.meta.get("values") != "none",
+        "values": trace.has_values,
         "norms": norms(trace, words.called),
         "backward": [[one.first, trace.count - 1 if one.last is None else one.last] for one in trace.passes],
         "sites": shared.sources.sites,
@@ -242,13 +242,9 @@ def _listed(number: int, finding: Finding, trace: Trace, sources: Sources) -> di
     }
 
 
-def _pass_called(trace: Trace, number: int | None) -> PassInfo | None:
-    return next((backward_pass for backward_pass in trace.passes if backward_pass.number == number), None)
-
-
 def _structure(trace: Trace, number: int | None) -> str | int | None:
     """A key that passes of the same structure share; the number of a pass whose structure is not known."""
-    backward_pass = _pass_called(trace, number)
+    backward_pass = trace.find_pass(number or 0)
     return (backward_pass.digest if backward_pass is not None else "") or number
 
 
@@ -275,12 +271,9 @@ def _titled(graph: Graph, words: Words) -> Graph:
 
 def _pass(backward_pass: PassInfo, words: Words) -> list[Any]:
     """A pass: its number, and the line where it began."""
-    trace = words.trace
-    site = trace.sites.get(backward_pass.site)
+    site, text = words.trace.sites.get(backward_pass.site), words.query.places.line_text(backward_pass.site)
     if site is None:
         return [backward_pass.number, ""]
-    lines = trace.source(site.place.file)
-    text = lines[site.place.line - 1].strip() if 0 < site.place.line <= len(lines) else ""
     line = words.say("line {line}", line=site.place.line)
     return [backward_pass.number, plain(f"{line}: {text}" if text else line, 60)]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from gradviz.errors import GradvizError
 from gradviz.events.kinds import Accumulated, Kind, OpRan, PassBegan, Produced, Retained
 from gradviz.graph.model import GRAD, GROUP, OP, Graph
 from gradviz.query.query import Query
@@ -30,12 +31,8 @@ _TRUTH = "bool"
 _KNOWN = ("float32", "float64", "int64", _TRUTH)  # dtypes
 
 
-class _Refused(Exception):
-    """The reason why the values of a pass cannot be changed on a page: a text to translate, and its parts."""
-
-    def __init__(self, text: str, **parts: str) -> None:
-        super().__init__(text)
-        self.text, self.parts = text, parts
+class _Refused(GradvizError):
+    """The reason why the values of a pass cannot be changed on a page."""
 
 
 def other_values(words: Words, graph: Graph, backward_pass: PassInfo | None) -> dict[str, Any]:

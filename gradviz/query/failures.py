@@ -89,9 +89,7 @@ def _root(query: Query, failure: Failure) -> int:
 def _named(query: Query, event: int, site: Site | None) -> Iterator[int]:
     """The tensors that a line may call backward() on, or grad() with, by the name in the line. If that is the parameter
     of a function, also the tensors of the names that calls pass to it."""
-    lines = query.trace.source(site.place.file) if site is not None else []
-    line = lines[site.place.line - 1] if site is not None and 0 < site.place.line <= len(lines) else ""
-    call = _CALL.match(line)
+    call = _CALL.match(query.places.line_text(site.number)) if site is not None else None
     if site is None or call is None:
         return
     name = call[1] or call[2]

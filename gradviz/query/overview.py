@@ -68,7 +68,7 @@ def holdings(query: Query) -> Holdings:
     trace = query.trace
     messages = {error.message for error in trace.errors} - {"", GONE}
     tensors: int | None = 0
-    if trace.meta.get("values") != "none" and not trace.meta.get("redacted"):
+    if trace.has_values and not trace.meta.get("redacted"):
         tensors = len(distinct(trace.states.in_full)) if trace.is_whole else None
     return Holdings(trace.source_files, tensors, len(messages), len(trace.printed))
 

@@ -295,7 +295,7 @@ def _seek(session: Session, wanted: Predicate, forward: bool) -> None:
     else:
         never = "never after this event: {text}" if forward else "never before this event: {text}"
         session.message = session.say(never, text=clean(wanted.text))
-        if not session.has_values and wanted.fields & FIELDS_OF_VALUES:
+        if not session.trace.has_values and wanted.fields & FIELDS_OF_VALUES:
             session.message = session.say(NO_VALUES)
         others = len(events) - int(contained(session.position, events))
         if others:

@@ -166,7 +166,7 @@ def first_bad(session: Session, argument: str) -> None:
         session.go_on(Resume(predicate=Predicate("nan or inf")))
         return
     if not len(events):
-        session.message = session.say("no NaN or infinity in this run" if session.has_values else NO_VALUES)
+        session.message = session.say("no NaN or infinity in this run" if session.trace.has_values else NO_VALUES)
         errors = session.errors
         if len(errors):
             session.go(int(errors[0]))

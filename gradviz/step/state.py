@@ -129,11 +129,6 @@ class Session:
             fill, self.fill_in_where_bad = self.fill_in_where_bad, lambda trace: None
             fill(self.trace)
 
-    @property
-    def has_values(self) -> bool:
-        """Whether values were recorded, so that the absence of a NaN is meaningful."""
-        return self.trace.meta.get("values") != "none"
-
     @cached_property
     def errors(self) -> np.ndarray:
         """The events of errors, in order."""

@@ -87,6 +87,11 @@ class Tables(Doors):
         self.meta: dict[str, str] = dict(self._rows("SELECT key, value FROM meta"))
 
     @property
+    def has_values(self) -> bool:
+        """Whether values or statistics of tensors were recorded, so that the absence of a NaN is meaningful."""
+        return self.meta.get("values") != "none"
+
+    @property
     def is_being_recorded(self) -> bool:
         """Whether its run still goes on, on this machine."""
         return self.meta.get("ended") == "" and is_being_recorded(self.path)

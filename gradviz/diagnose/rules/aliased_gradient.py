@@ -151,7 +151,7 @@ def _kept(case: Case) -> Iterator[Found]:
             for made, event, line in islice(changes, 1):
                 grad = query.tensors.grad(leaf, event)
                 before, after = query.memory.value(grad, event - 1), query.memory.value(grad, event)
-                known = before is not None and after is not None and case.has_values
+                known = before is not None and after is not None and case.trace.has_values
                 numbers = f", from {brief(before)} to {brief(after)}" if known else ""
                 yield Found(
                     f"{target.id} is {case.words.called(leaf)}.grad itself and no copy: line {line} changes it in "

@@ -174,7 +174,7 @@ def _is_of_the_pass(case: Case, origin: Origin) -> bool:
 def _first_without_details(case: Case, number: int) -> int:
     """The first of the passes up to one in which the number may have come to be, as no details of them were recorded;
     0 if there are none, or if no values were recorded."""
-    if case.trace.meta.get("values") == "none" or number not in case.query.passes.by_number:
+    if not case.trace.has_values or number not in case.query.passes.by_number:
         return 0
     summed = case.trace.table(Kind.SUMMED)
     read = summed["in_pass"][summed["norm"] != -1].tolist()

@@ -12,6 +12,7 @@ import ast
 import json
 import linecache
 import os
+import re
 import sysconfig
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -281,7 +282,7 @@ class Sites:
             place = what if isinstance(what, Place) else place_of(what, offset)
             is_library = self.sort_of(place.file) == LIBRARY
             own_names = () if is_library else place.names  # a library's variables are not the user's
-            names = own_names or (self.frame(parent).names if place.returns and parent else ())
+            names = own_names or (self._names_of_call(place.function, parent) if place.returns and parent else ())
             names = names or (self._name_of_part(place, parent) if place.part and not is_library else ())
             name = self.name_of(place.file)
             if name != place.file:
@@ -298,6 +299,13 @@ class Sites:
             self.names[path] = name
             self._paths[name] = path
         return name
+
+    def _names_of_call(self, function: str, caller: int) -> tuple[str, ...]:
+        """The names that a caller gives to what a function returns; none if the source shows that the caller calls
+        another function, which was given this one: `slope = grad(f)(x)`."""
+        frame = self.frame(caller)
+        is_given = frame.names and _is_given(frame.place, self.path_of(frame.place.file), function)
+        return () if is_given else frame.names
 
     def _name_of_part(self, place: Place, caller: int) -> tuple[str, ...]:
         """The name that an item of a returned tuple gets if the caller unpacks it: `a` for `a, b = f(x)`. None unless
@@ -328,20 +336,43 @@ class Sites:
 def _calls(place: Place, path: str, function: str) -> bool:
     """Whether the expression at a place is a call of a function of this qualified name: by its own name, or of a module
     or object whose `forward` or `__call__` it is."""
+    called, name = _called_at(place, path), function.rpartition(".")[2]
+    return called is not None and (name in ("forward", "__call__") or _name_of(called.func) == name)
+
+
+def _is_given(place: Place, path: str, function: str) -> bool:
+    """Whether the expression at a place calls a function that was given a function of this qualified name, and that may
+    return something else: `max(xs, key=f)`, `grad(f)(x)`, or `slope_of(x)` where `slope_of = grad(f)`."""
+    called, name = _called_at(place, path), function.rpartition(".")[2]
+    if called is None or name in ("forward", "__call__", _name_of(called.func)):
+        return False
+    is_lambda = name == "<lambda>"
+    nodes = [one for value in (*called.args, *called.keywords, called.func) for one in ast.walk(value)]
+    if any(isinstance(one, ast.Lambda) if is_lambda else _name_of(one) == name for one in nodes):
+        return True
+    given = "lambda" if is_lambda else re.escape(name)
+    maker = re.compile(rf"\s*{re.escape(_name_of(called.func))}\s*=.*\(.*\b{given}\b")
+    return not isinstance(called.func, ast.Call) and any(map(maker.match, linecache.getlines(path)))
+
+
+def _called_at(place: Place, path: str) -> ast.Call | None:
+    """The call that the expression at a place is; None for any other expression."""
     lines = linecache.getlines(path)[place.line - 1 : place.end_line]
     if not lines or place.col < 0:
-        return False
+        return None
     lines[-1] = lines[-1][: place.end_col]
     lines[0] = lines[0][place.col :]
+    text = "".join(lines).replace("\\\n", "\n").replace("\\", "/")  # Python would warn of an unknown escape
     try:
-        called = ast.parse(f"({''.join(lines)})", mode="eval").body
+        called = ast.parse(f"({text})", mode="eval").body
     except (SyntaxError, ValueError):
-        return False
-    if not isinstance(called, ast.Call):
-        return False
-    name = function.rpartition(".")[2]
-    called_name = called.func.id if isinstance(called.func, ast.Name) else getattr(called.func, "attr", "")
-    return called_name == name or (name in ("forward", "__call__"))
+        return None
+    return called if isinstance(called, ast.Call) else None
+
+
+def _name_of(expression: ast.AST) -> str:
+    """The name that an expression is, or its attribute; empty for any other expression."""
+    return expression.id if isinstance(expression, ast.Name) else getattr(expression, "attr", "")
 
 
 def joined(number: int, frame_of: Callable[[int], Frame | None]) -> Site:

@@ -426,6 +426,26 @@ def recorded(folder: Path, library: str, program: str) -> Path:
     return path
 
 
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        ("result_of(x)", "result"),
+        ("max([x, 2 * x], key=result_of)", "(y * y).sum()"),
+        ("min([x, 2 * x], key=lambda x: (x * x).sum())", "(x * x).sum()"),
+        ("torch.func.grad(result_of)(x)", "(y * y).sum()"),
+        ("slope_of(x)", "(y * y).sum()"),
+    ],
+)
+def test_a_value_has_the_name_that_a_caller_gives_it_unless_another_function_called_for_it(
+    tmp_path: Path, call: str, name: str
+) -> None:
+    program = "def result_of(y):\n    return (y * y).sum()\n\nslope_of = torch.func.grad(result_of)\n"
+    program += f"x = torch.ones(2)\nresult = {call}\n"
+    with open_trace(recorded(tmp_path, "gradviz.engine as torch", program)) as trace:
+        sums = [event for event in trace if isinstance(event, OpRan) and event.op == "sum"]
+        assert Words(trace).called(sums[0].outputs[0]) == name
+
+
 def test_what_a_node_saved_has_the_name_of_the_result_when_it_is_differentiated_again(tmp_path: Path) -> None:
     with open_trace(recorded(tmp_path, "gradviz.engine as torch", TWICE)) as trace:
         words = Words(trace)

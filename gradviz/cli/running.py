@@ -364,12 +364,14 @@ def _leaves(found: Overview) -> list[Text]:
         cure = "gradviz trace --ranks SCRIPT records each; so does torchrun -m gradviz trace SCRIPT"
         return [_line("leaves", note, "yellow"), _line("ranks", cure)]
     if not wanting:
-        when = " at the end" if found.passes else ", so nothing was differentiated"
+        when = " at the end" if found.passes else ", and no backward pass ran"
         return [_line("leaves", f"no leaf requires grad{when}")]
+    lacking = [leaf for leaf in wanting if not (leaf.has_grad or leaf.is_cleared)]
     kinds = (
         ("with a gradient", [leaf for leaf in wanting if leaf.has_grad], "green"),
         ("with a gradient that was cleared", [leaf for leaf in wanting if leaf.is_cleared], "green"),
-        ("without a gradient", [leaf for leaf in wanting if not (leaf.has_grad or leaf.is_cleared)], "yellow"),
+        ("with a gradient that was returned", [leaf for leaf in lacking if leaf.is_returned], "green"),
+        ("without a gradient", [leaf for leaf in lacking if not leaf.is_returned], "yellow"),
     )
     return [_line("leaves", f"{len(own)} {what}: {_names(own)}", style) for what, own, style in kinds if own]
 

@@ -19,7 +19,8 @@ from gradviz.tracefile.whitelist import GONE
 
 class LeafInfo(NamedTuple):
     """A leaf at the end of the run. `has_grad` is whether its `.grad` is not None, `is_cleared` whether it is None
-    because it was cleared. `file` and `line` are where it was made, "" and 0 for a leaf from before the recording."""
+    because it was cleared, `is_returned` whether a pass returned its gradient, as `autograd.grad` does. `file` and
+    `line` are where it was made, "" and 0 for a leaf from before the recording."""
 
     tensor: int
     name: str
@@ -28,6 +29,7 @@ class LeafInfo(NamedTuple):
     requires_grad: bool
     has_grad: bool
     is_cleared: bool
+    is_returned: bool
     file: str
     line: int
 
@@ -98,6 +100,9 @@ def leaves(query: Query) -> list[LeafInfo]:
     trace, names = query.trace, query.names
     at = trace.count - 1
     infos: list[LeafInfo] = []
+    began = trace.table(Kind.PASS_BEGAN)
+    asked = began.lists("inputs")
+    returned = set(asked.elements[trace.named(began["how"], ("grad",))[asked.owners], 0].tolist())
     seen: set[tuple[str, int]] = set()
     for tensor in _candidates(query):
         requires_grad = query.tensors.requires_grad(tensor, at)
@@ -122,6 +127,7 @@ def leaves(query: Query) -> list[LeafInfo]:
                     requires_grad,
                     bool(query.tensors.grad(tensor, at)),
                     requires_grad and query.tensors.is_grad_cleared(tensor, at),
+                    tensor in returned,
                     *place,
                 )
             )

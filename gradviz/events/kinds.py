@@ -153,7 +153,7 @@ class TensorMade(Event):
     tensor: Tensor = told("the tensor")
     how: Text = told(
         "its maker: `ones`, `Parameter`, `gradient`; `earlier` for one from before the recording, `torch.func` for "
-        "one that stands for the source inside a transform"
+        "one that stands for the source inside a transform, or that is the source as the transform returns it"
     )
     source: Tensor = told("the tensor that it was copied or made from, 0 for none")
 

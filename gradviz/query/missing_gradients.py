@@ -100,6 +100,8 @@ class Lacks:
             value = self.trace.snapshot(leaf, self.trace.count - 1)
             is_gone = (value is not None and value.device == "meta") or 0 in (self.query.tensors.shape(leaf) or ())
             is_gone |= leaf in self._converted and self._is_forgotten(leaf)
+            is_replaced = self.trace.parameters.get(leaf) in self._stand_ins
+            is_gone |= is_replaced and leaf not in self.query.of(Training).holders
             learns = self._memory(leaf) in self._learning and leaf in self.never_got  # by another name
             self._known[key] = None if is_gone or learns else self._why(*key)
         return self._known[key]
@@ -119,6 +121,8 @@ class Lacks:
         return None
 
     def _why(self, leaf: int, until: int) -> Lacking | None:
+        if self._in_transforms and not self._in_transforms.isdisjoint((leaf, *self._results(leaf))):
+            return None
         begun = self._begun(leaf, until)
         cut = self._cut(leaf, begun)
         made = self.trace.event(cut.event) if cut is not None else None
@@ -445,11 +449,11 @@ class Lacks:
 
     @cached_property
     def _stand_ins(self) -> set[str]:
-        """The names of parameters in whose places modules were called with tensors that are no leaves of a pass, by
-        `functional_call`: results of ops, or what stands for tensors inside a transform."""
-        end, tensors = self.trace.count - 1, self.query.tensors
+        """The names of parameters in whose places modules were called with other tensors, by `functional_call`: results
+        of ops, or what stands for tensors inside a transform."""
+        end, tensors, inside = self.trace.count - 1, self.query.tensors, self._in_transforms
         named = self.trace.parameters.items()
-        return {name for tensor, name in named if not tensors.is_leaf_that_requires_grad(tensor, end)}
+        return {name for one, name in named if one in inside or not tensors.is_leaf_that_requires_grad(one, end)}
 
     @cached_property
     def _converted(self) -> set[int]:
@@ -481,7 +485,7 @@ class Lacks:
 
     def _not_on_a_way(self, leaf: int, begun: list[Begun], results: dict[int, list[int]]) -> Lacking | None:
         """The reason why a leaf lacks a gradient although no way to a root was found; None if it is not known."""
-        if self._is_forgotten(leaf) or not self._entered_transforms.isdisjoint((leaf, *results)):
+        if self._is_forgotten(leaf):
             return None
         last = begun[-1] if begun else None
         end = last.at if last is not None else self.trace.count
@@ -492,12 +496,7 @@ class Lacks:
         if not readers:
             # it may be what the penalty is for
             is_own = leaf in self.penalties and leaf not in self.trace.parameters
-            if (
-                is_own
-                or self._is_template(leaf, begun)
-                or (leaf not in self.query.of(Training).holders and self.trace.parameters.get(leaf) in self._stand_ins)
-                or leaf in self._converted
-            ):
+            if is_own or self._is_template(leaf, begun) or leaf in self._converted:
                 return None
             return self._as_number(leaf, (leaf,)) or Lacking(leaf, Lack.UNUSED, -1)
         if with_grad and self.query.passes.roots.intersection(self.query.tensors.op(max(with_grad)).outputs):
@@ -511,11 +510,12 @@ class Lacks:
         return Lacking(leaf, Lack.CUT, event, last.root, last.pass_number)
 
     @cached_property
-    def _entered_transforms(self) -> set[int]:
-        """The tensors that entered a transform of torch.func, which takes derivatives without a pass."""
+    def _in_transforms(self) -> set[int]:
+        """The tensors that entered a transform of torch.func, and those that stand for them: it takes the derivatives
+        that the program asks for, and perhaps none."""
         made = self.trace.table(Kind.TENSOR)
-        entered = made["source"][self.trace.named(made["how"], (TRANSFORM,))]
-        return set(entered.tolist())
+        is_one = self.trace.named(made["how"], (TRANSFORM,))
+        return {*made["source"][is_one].tolist(), *made["tensor"][is_one].tolist()}
 
     def _open_use(self, leaf: int, end: int) -> Lacking | None:
         """The last result with a graph that is computed from a leaf before an event, and that no op reads; None if

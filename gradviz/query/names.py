@@ -12,6 +12,7 @@ from itertools import chain, pairwise
 import numpy as np
 
 from gradviz.events.kinds import TIED, Event, Kind, OpRan, PassBegan, Produced, Received, TensorMade
+from gradviz.events.values import TRANSFORM
 from gradviz.query.functions_of_source import (
     Element,
     PassedArguments,
@@ -34,7 +35,7 @@ from gradviz.tracefile import Trace
 EARLIER = "earlier"  # how a tensor was made that no event made before it was used
 # How tensors were made that were only used at their site, so that the name there belongs to another value: a `gradient`
 # began a pass there; a tensor from `earlier`, before the recording or where nothing is recorded, was first used there.
-_UNASSIGNED = ("gradient", EARLIER)
+_UNASSIGNED = ("gradient", EARLIER, TRANSFORM)
 
 
 class Names(Lookup):
@@ -413,7 +414,7 @@ _SEVERAL = ("MultiheadAttention", "LSTM", "GRU", "RNN", "LSTMCell")
 _RETURNED = "(…)"  # behind the path of a module: its result
 _NEAR = 2000  # the most makers before a moment, and after it, at which a name is looked for
 _DEEPEST = 3  # the most calls in calls in a name
-_NAMED_BY_READING = ("Parameter", "Buffer", EARLIER)
+_NAMED_BY_READING = ("Parameter", "Buffer", EARLIER, TRANSFORM)
 LONGEST = 40  # an expression up to this long may serve as the name of its result
 
 
@@ -458,6 +459,8 @@ class Labels(Lookup):
             return ""
         if len(maker.outputs) != 1:
             return self._of_many(tensor, maker)
+        if maker.op == "make_dual":
+            return self._read_as(tensor) or self._older(maker.inputs[0], tensor)
         if self._is_inner(maker):
             return self._call(maker, _DEEPEST)
         known = self.row_of(maker) or self._text(maker.site)
@@ -491,6 +494,8 @@ class Labels(Lookup):
         if result:
             return self._older(result, tensor)
         if maker.how in _NAMED_BY_READING:
+            if maker.how == TRANSFORM and maker.source:
+                return self._read_as(tensor) or self._older(maker.source, tensor)
             is_typed = self.is_exact or maker.how == EARLIER
             return self._read_as(tensor) or ("" if is_typed else self._short(self._at(maker.site)))
         base = self.tensors.base(self.tensors.after(tensor, maker.index)) if maker.how == "data" else None

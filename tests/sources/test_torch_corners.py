@@ -347,20 +347,6 @@ def test_memory_that_nothing_was_written_to_has_no_value(tmp_path: Path) -> None
     assert trace.snapshot(made[1].tensor).array.tolist() == [[1.0] * 9] * 9
 
 
-def test_a_tensor_inside_a_transform_stands_for_the_one_outside(both: Both) -> None:
-    def program() -> Any:
-        w = torch.tensor([1.0, 2.0], requires_grad=True)
-        return torch.func.grad(lambda w: (w * 3).sum())(w).tolist()
-
-    gradient, trace = both(program)
-    assert gradient == [3.0, 3.0]
-    w, inside = [made for made in of(trace, TensorMade) if made.how in ("tensor", "torch.func")][:2]
-    assert (inside.how, inside.source) == ("torch.func", w.tensor)
-    last = trace.count - 1
-    assert not Query(trace).tensors.is_leaf_that_requires_grad(inside.tensor, last)
-    assert Query(trace).tensors.is_leaf_that_requires_grad(w.tensor, last)
-
-
 def test_what_make_fx_writes_down_is_not_run(both: Both) -> None:
     from torch.fx.experimental.proxy_tensor import make_fx
 

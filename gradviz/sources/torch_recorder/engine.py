@@ -15,7 +15,7 @@ from gradviz.sources.torch_recorder.histograms import LeafHistograms
 from gradviz.sources.torch_recorder.identity import outside
 from gradviz.sources.torch_recorder.live_passes import giver
 from gradviz.sources.torch_recorder.resting import Resting
-from gradviz.sources.torch_recorder.shared import OURS, PYTORCH, Source, in_transform, is_pytorchs, safely, users_frame
+from gradviz.sources.torch_recorder.shared import OURS, PYTORCH, Source, is_pytorchs, safely, users_frame
 
 
 class Refusals:
@@ -40,7 +40,7 @@ class Refusals:
     @safely
     def tell(self, roots: Any, error: RuntimeError) -> None:
         source = self.source
-        if source.is_off or source.listener is None or in_transform() or source.thread.unseen:
+        if source.is_off or source.listener is None or source.thread.unseen:
             return
         source.identity.tell_pending()
         with torch._C.DisableTorchFunction():
@@ -124,8 +124,6 @@ def _is_pass(source: Source, t_outputs: Any, frame: FrameType | None = None) -> 
     """Whether a call of the engine, made in `frame` (None: of the caller of this function's caller), is a pass of the
     program's."""
     try:
-        if in_transform():
-            return False
         if source.thread.unseen and _is_compilers(frame or sys._getframe(2)):
             return False
         tensors = [root for root in roots_of(t_outputs) if isinstance(root, torch.Tensor)]

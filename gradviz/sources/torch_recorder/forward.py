@@ -94,8 +94,11 @@ class Attributes:
             self.identity.tell_pending()
         before = tensor.requires_grad, tensor.is_leaf
         yield
-        if (tensor.requires_grad, tensor.is_leaf) != before and not in_transform():
+        if (tensor.requires_grad, tensor.is_leaf) != before:
+            is_entering = in_transform() and id(tensor) not in self.identity.known
             self.identity.number_of(tensor, frame)
+            if is_entering:
+                return  # it stands for another tensor, and is told as it is now
             self.source.listener.requires_grad_changed(frame, self.identity.state_of(tensor)._replace(value=None))
 
     def _retain(self, func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
@@ -409,8 +412,7 @@ class Forward(TorchFunctionMode):
         text, rule = described(name, args, kwargs, floating, len(numbers))
         states = [identity.state_of(tensor) for tensor in in_place]
         states += [self._state_of_new(name, tensor, inputs) for tensor in fresh]
-        with_nodes = not in_transform()
-        fn = grad_fn_of(first) if with_nodes and len(results) == 1 else None
+        fn = grad_fn_of(first) if len(results) == 1 else None
         if fn is not None and not written:
             nodes = identity.new_nodes((fn,))
             if len(nodes) == 1:
@@ -432,8 +434,6 @@ class Forward(TorchFunctionMode):
         )  # fmt: skip
         self._tell_written(name, written, in_place, frame)
         roots = [tensor for tensor in (*results, *self._bases(in_place)) if tensor.requires_grad]
-        if not with_nodes:
-            return
         if nodes:
             identity.put_outputs(roots)
             identity.tell_numbered(where, nodes, -1, (*inputs, *outputs), rule)

@@ -5,12 +5,13 @@ keeps as long as the node. Callers make sure that no mode of the program sees th
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from functools import partial
 from types import FrameType
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from gradviz.events.counters import next_node_number, next_tensor_number
 from gradviz.events.field_types import Edge, Rule, Saved
@@ -59,6 +60,8 @@ class Identity:
         self.nameless: dict[int, Known] = {}  # parameters without a name from a module, by their numbers
         self.saved = SavedTensors(self.known, self.key)
         self.hooked: dict[int, Known] = {}  # tensors with hooks of the program, by their identity
+        # results of transforms that are not emitted yet
+        self.left: MutableMapping[torch.Tensor, tuple[int, Where]] = WeakIdKeyDictionary()
         self._telling = new_own_turn()
         self._forget = self.known.pop
         self.when_dead = self._dead  # one object for all tensors
@@ -75,6 +78,8 @@ class Identity:
             return self.announce(tensor, how, where)
         if _functorch.peek_interpreter_stack() is not None and _functorch.is_functorch_wrapped_tensor(tensor):
             return self.announce(tensor, TRANSFORM, where, self._stood_for(tensor))
+        if self.left and (left := self.left.pop(tensor, None)) is not None:
+            return self.announce(tensor, TRANSFORM, left[1], left[0])
         number = self.announce(tensor, "Parameter" if isinstance(tensor, torch.nn.Parameter) else "earlier", where)
         grad = tensor.grad if is_leaf(tensor) else None
         if grad is not None:
@@ -89,6 +94,13 @@ class Identity:
         if known is None and not (is_leaf(tensor) and tensor.requires_grad):
             return 0
         return self.number_of(tensor) if known is None else known.number
+
+    def leave_transform(self, inside: torch.Tensor, result: torch.Tensor, where: Where) -> None:
+        """Note a result of a transform of torch.func, and the tensor that stood for it inside. It is emitted when the
+        program first uses it, since a transform also has results that it drops."""
+        known = self.known.get(id(inside))
+        if known is not None and id(result) not in self.known:
+            self.left[result] = known.number, self.listener.place(where)
 
     def fresh(self, tensor: torch.Tensor) -> Known:
         """Give a tensor a new number."""
@@ -145,11 +157,9 @@ class Identity:
         known = self.fresh(tensor)
         self._note_unfilled(known, how, source)
         self._note_base(tensor, known)
-        if _functorch.peek_interpreter_stack() is None and grad_fn_of(tensor) is not None:
+        if grad_fn_of(tensor) is not None:
             self.tell_nodes(None, [tensor], None)
         state = self._state_made(tensor, known)
-        if how == TRANSFORM:  # no pass gives it a gradient: the transform takes its derivatives
-            state = state._replace(flags=state.flags & ~REQUIRES_GRAD)
         self.listener.tensor(where, how, state, source)
         return known.number
 

@@ -63,11 +63,11 @@ WARY = _Wary()
 
 def is_stored(value: torch.Tensor, end: Any) -> bool:
     """Whether the storage of a tensor, which shows elements up to the byte `end`, has so many bytes."""
-    if not WARY.passes:
-        return end <= untyped_storage(value).nbytes()
     try:
+        if not WARY.passes:
+            return end <= untyped_storage(value).nbytes()
         as_strided(detach(value), value.shape, stride(value))  # PyTorch compares, too
-    except RuntimeError:
+    except RuntimeError:  # or it is a tensor of a transform, which has no storage
         return False
     return True
 

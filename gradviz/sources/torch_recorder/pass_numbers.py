@@ -25,7 +25,7 @@ from gradviz.sources.torch_recorder.pytorchs_own import (
 )
 from gradviz.sources.torch_recorder.shared import Source, is_capturing, safely
 from gradviz.sources.torch_recorder.step_changes import Change
-from gradviz.sources.torch_recorder.tensor_values import PLAIN, unheard
+from gradviz.sources.torch_recorder.tensor_values import PLAIN, innermost, unheard
 
 _HALVES = (torch.float16, torch.bfloat16)
 _QUIET = 64  # norms in a row that show nothing unusual, after which they are read one step less often
@@ -154,6 +154,7 @@ class PassNumbers:
             if len(roots) != 1:
                 return None
             (roots,) = roots
+        roots = innermost(roots)
         if (
             type(roots) not in PLAIN
             or roots.layout is not torch.strided

@@ -37,7 +37,7 @@ from gradviz.sources.torch_recorder.pass_numbers import PassNumbers
 from gradviz.sources.torch_recorder.program_lines import Places
 from gradviz.sources.torch_recorder.rerun_call import Calls
 from gradviz.sources.torch_recorder.resting import Resting
-from gradviz.sources.torch_recorder.shared import Source, safely
+from gradviz.sources.torch_recorder.shared import Source, safely, users_frame
 from gradviz.sources.torch_recorder.watching import Replaced, Watching
 
 _overrides: Any = torch.overrides
@@ -163,6 +163,9 @@ class TorchRecorder:
             put(owner, name, new)
         put(Function, "apply", classmethod(self._applying(vars(Function)["apply"])))
         put(type(torch.nn.Parameter), "__call__", self._making(self._put_off))
+        transforms = optional(torch, "_functorch.eager_transforms")
+        if (unwrap := getattr(transforms, "_unwrap_for_grad", None)) is not None:
+            put(transforms, "_unwrap_for_grad", self._leaving(unwrap))
         put(torch, "from_numpy", self._taking(torch.from_numpy))
         if (variable := optional(torch, "autograd.Variable")) is not None:
             put(type(variable), "__call__", self._making(self._tell_variable))
@@ -233,6 +236,21 @@ class TorchRecorder:
             return made
 
         return run
+
+    def _leaving(self, unwrap: Callable[..., Any]) -> Callable[..., Any]:
+        """The replacement of what gives the results of a transform of torch.func to the program."""
+
+        def run(inside: torch.Tensor, *args: Any) -> torch.Tensor:
+            result: torch.Tensor = unwrap(inside, *args)
+            if result is not inside and not self.source.is_off and self.source.is_detailed:
+                self._tell_leaving(inside, result)
+            return result
+
+        return run
+
+    @safely
+    def _tell_leaving(self, inside: torch.Tensor, result: torch.Tensor) -> None:
+        self.source.identity.leave_transform(inside, result, users_frame(sys._getframe()))
 
     def _making(self, tell: Callable[[torch.Tensor, Any, FrameType], None]) -> Callable[..., Any]:
         """The replacement of a call that makes a tensor from data and that no mode sees: of a parameter's class, or of

@@ -181,7 +181,7 @@ def is_capturing() -> bool:
 
 
 def in_transform() -> bool:
-    """Whether a transform of torch.func is active: inside it a tensor stands for many, and cannot be read."""
+    """Whether a transform of torch.func is active."""
     return _transforms() is not None
 
 

@@ -53,6 +53,7 @@ _Plain = torch._C.DisableTorchFunction  # inside, no mode of the program sees ou
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _profiling: Any = torch.autograd
 _is_profiled = _profiling._profiler_enabled
+_functorch = torch._C._functorch
 
 
 @contextmanager
@@ -113,7 +114,7 @@ class TorchReader:
     a call of NumPy takes several times as long, so the statistics of small tensors are computed later, many at once.
     For other tensors statistics are computed on their device, and fetched later, with one copy for all on a device.
 
-    A tensor without readable elements (meta, sparse, nested, quantized, wrapped by a transform) has no value."""
+    A tensor without readable elements (meta, sparse, nested, quantized, one of `vmap`) has no value."""
 
     def __init__(self) -> None:
         self.small: dict[tuple[Any, ...], _Small | None] = {}
@@ -192,7 +193,8 @@ class TorchReader:
             with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), no_grad():
                 return array_of(value if value.is_cpu else to_cpu(value))
         except (RuntimeError, TypeError, NotImplementedError, ValueError):
-            return None
+            inner = innermost(value)
+            return None if inner is None or inner is value else self.array(inner)
 
     def keep(self, value: torch.Tensor, whole: bool) -> bytes | Later | None:
         """The elements or statistics of a tensor, or what they are computed from later; None if it has no value."""
@@ -206,7 +208,8 @@ class TorchReader:
                         return self._keep(value, whole)
                 return self._keep(value, whole)
         except (RuntimeError, TypeError, NotImplementedError, ValueError):
-            return None  # no elements can be read
+            inner = innermost(value)
+            return None if inner is None or inner is value else self.keep(inner, whole)
 
     def _keep(self, value: torch.Tensor, whole: bool) -> bytes | Later | None:
         if value.is_meta or value.is_nested:
@@ -267,6 +270,14 @@ class TorchReader:
             for at, data in zip(there, settled([waiting[at].kept for at in there]), strict=True):
                 values[at] = data
         return values
+
+
+def innermost(value: torch.Tensor) -> torch.Tensor | None:
+    """The tensor of the same elements inside the wrappers by which transforms of torch.func differentiate; None under
+    `vmap`, where a tensor stands for many."""
+    while _functorch.is_gradtrackingtensor(value):
+        value = _functorch.get_unwrapped(value)
+    return None if _functorch.is_functorch_wrapped_tensor(value) else value
 
 
 def local_part(value: torch.Tensor) -> torch.Tensor | None:

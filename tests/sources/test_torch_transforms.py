@@ -4,6 +4,7 @@ that stand for others inside. Each program computes the same to the last bit."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +39,28 @@ def value(trace: Trace, tensor: int, event: Any) -> Any:
     return trace.snapshot(tensor, event.index).array.tolist()
 
 
-def of_grad() -> Any:
+def of_grad(torch: Any = torch) -> Any:
     w = torch.tensor([0.5, -1.0])
 
     def scaled(x: Any) -> Any:
         h = x * w
         return (h * h).sum()
 
-    slope = func.grad(scaled)(torch.tensor([1.0, 2.0]))
+    slope = torch.func.grad(scaled)(torch.tensor([1.0, 2.0]))
     return (slope + 0).tolist()
+
+
+@pytest.mark.parametrize("engine", ["torch", "gradviz.engine"])
+def test_both_engines_tell_the_same_of_grad(tmp_path: Path, engine: str) -> None:
+    slope, trace = recorded(tmp_path, lambda: of_grad(import_module(engine)))
+    assert slope == [0.5, 4.0]
+    [inside, *_] = [made for made in of(trace, TensorMade) if made.how == "torch.func"]
+    [began] = of(trace, PassBegan)
+    assert (began.how, began.inputs, inside.source) == ("grad", (inside.tensor,), of(trace, TensorMade)[1].tensor)
+    labels = Query(trace).labels
+    assert labels.of(inside.tensor) == "x"
+    ops = [(op.op, labels.of(op.outputs[0])) for op in of(trace, OpRan) if not op.in_pass]
+    assert ops == [("mul", "h"), ("mul", "h * h"), ("sum", "(h * h).sum()"), ("add", "slope + 0")]
 
 
 def test_the_pass_of_grad_has_its_nodes_values_and_names(tmp_path: Path) -> None:

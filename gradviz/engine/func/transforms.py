@@ -15,9 +15,10 @@ from gradviz.engine.core import backward
 from gradviz.engine.core.forward_mode import dual_level, make_dual, set_tangent, tangent_of, unpack_dual
 from gradviz.engine.core.node import AccumulateGrad, edge_node
 from gradviz.engine.core.state import enable_grad
-from gradviz.engine.core.tensor import LEAF_EDGE, Tensor, new_tensor, node_of
+from gradviz.engine.core.tensor import LEAF_EDGE, Tensor, announce, new_tensor, node_of
 from gradviz.engine.func.trees import leaves, mapped, rebuilt
 from gradviz.engine.table import ops
+from gradviz.events.values import TRANSFORM
 
 Argnums = int | tuple[int, ...]
 
@@ -37,9 +38,13 @@ def _fresh(value: Any) -> Any:
     none."""
     if not isinstance(value, Tensor):
         return value
-    twin = ops.view_as_self(value)
-    if twin._edge is None and twin.array.dtype.kind in "fc":
-        twin._edge = LEAF_EDGE
+    if value._edge is not None or value.array.dtype.kind not in "fc":
+        return ops.view_as_self(value)
+    twin = new_tensor(value.array, LEAF_EDGE)
+    tangent = tangent_of(value)
+    if tangent is not None:
+        set_tangent(twin, tangent, TRANSFORM)
+    announce(twin, TRANSFORM, value)
     return twin
 
 

@@ -8,12 +8,13 @@ TESTED = "2.5.1 to 2.15.0"
 NEEDED = """
     _C.DisableTorchFunction _C.DisableTorchFunctionSubclass _C._DisableTorchDispatch _C._EnableTorchFunction
     _C.DispatchKey.CompositeImplicitAutograd _C.TensorBase
-    _C.TensorBase.abs _C.TensorBase.as_strided _C.TensorBase.clone _C.TensorBase.cpu _C.TensorBase.data_ptr
-    _C.TensorBase.detach _C.TensorBase.element_size _C.TensorBase.float _C.TensorBase.is_complex _C.TensorBase.is_conj
-    _C.TensorBase.is_contiguous _C.TensorBase.is_floating_point _C.TensorBase.is_inference _C.TensorBase.is_neg
-    _C.TensorBase.item _C.TensorBase.numel _C.TensorBase.numpy _C.TensorBase.reshape _C.TensorBase.resolve_conj
-    _C.TensorBase.resolve_neg _C.TensorBase.storage_offset _C.TensorBase.stride _C.TensorBase.t _C.TensorBase.to
-    _C.TensorBase.tolist _C.TensorBase.untyped_storage _C.TensorBase.view
+    _C.TensorBase.abs _C.TensorBase.as_strided _C.TensorBase.clone _C.TensorBase.coalesce _C.TensorBase.cpu
+    _C.TensorBase.data_ptr _C.TensorBase.detach _C.TensorBase.element_size _C.TensorBase.float _C.TensorBase.is_complex
+    _C.TensorBase.is_conj _C.TensorBase.is_contiguous _C.TensorBase.is_floating_point _C.TensorBase.is_inference
+    _C.TensorBase.is_neg _C.TensorBase.item _C.TensorBase.numel _C.TensorBase.numpy _C.TensorBase.reshape
+    _C.TensorBase.resolve_conj _C.TensorBase.resolve_neg _C.TensorBase.storage_offset _C.TensorBase.stride
+    _C.TensorBase.t _C.TensorBase.to _C.TensorBase.to_dense _C.TensorBase.tolist _C.TensorBase.untyped_storage
+    _C.TensorBase.values _C.TensorBase.view
     _C._FunctionBase _C._current_autograd_node
     _C._disabled_torch_function_impl _C._dispatch_has_kernel_for_dispatch_key
     _C._autograd.SavedTensor _C._functions.AccumulateGrad._input_metadata _C._functions.AccumulateGrad._sequence_nr

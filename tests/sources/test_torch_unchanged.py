@@ -298,9 +298,7 @@ def test_a_backward_in_another_thread_is_recorded(record: Record) -> None:
 def test_tensors_that_cannot_be_read_are_told_without_a_value(record: Record) -> None:
     def program() -> None:
         torch.ones(3, device="meta") * 2
-        torch.eye(3).to_sparse() * 2
         torch.func.vmap(lambda row: row * 2)(torch.ones(2, 3))
-        torch.func.grad(lambda a: (a**2).sum())(torch.ones(3))
         with torch.inference_mode():
             (torch.ones(2) * 3).add_(1)
         torch.ones(3, dtype=torch.cfloat).conj() * 1j
@@ -310,8 +308,7 @@ def test_tensors_that_cannot_be_read_are_told_without_a_value(record: Record) ->
         event.outputs[0]: trace.snapshot(event.outputs[0], event.index) for event in trace if isinstance(event, OpRan)
     }
     unread = [one for one in snapshots.values() if one is not None and one.array is None and one.stats is None]
-    assert len(unread) >= 4
-    assert any(one.device == "meta" for one in unread)
+    assert sorted(one.device for one in unread) == ["cpu", "meta"]
     read = [one for one in snapshots.values() if one is not None and one.array is not None]
     assert any(re.match("complex64", one.dtype) for one in read)
 

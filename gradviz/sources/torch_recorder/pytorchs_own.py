@@ -17,3 +17,4 @@ is_neg, is_conj, is_inference = TENSORS.is_neg, TENSORS.is_conj, TENSORS.is_infe
 is_complex, is_floating_point = TENSORS.is_complex, TENSORS.is_floating_point
 reshape, as_strided, clone = TENSORS.reshape, TENSORS.as_strided, TENSORS.clone
 item, tolist, to_numpy, to_cpu = TENSORS.item, TENSORS.tolist, TENSORS.numpy, TENSORS.cpu
+to_dense, coalesce, stored_values = TENSORS.to_dense, TENSORS.coalesce, TENSORS.values

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from gradviz.events.handles import READERS, AtOnce, Form, Later, NumpyReader, device_of_part
-from gradviz.events.values import packed_stats_of, packed_stats_of_each
+from gradviz.events.values import packed_stats_of, packed_stats_of_each, stats_of
 from gradviz.sources.torch_recorder.device_values import statistics_of, whole_of
 from gradviz.sources.torch_recorder.fetching import FETCHER, OutOfMemory, current_stream, streams_of
 from gradviz.sources.torch_recorder.memory import (
@@ -30,6 +30,7 @@ from gradviz.sources.torch_recorder.memory import (
     start_of,
 )  # fmt: skip
 from gradviz.sources.torch_recorder.pytorchs_own import (
+    coalesce,
     data_ptr,
     detach,
     element_size,
@@ -40,11 +41,15 @@ from gradviz.sources.torch_recorder.pytorchs_own import (
     numel,
     shape_of,
     storage_offset,
+    stored_values,
     to_cpu,
+    to_dense,
     untyped_storage,
 )
 
 _MOST_RECENT = 8
+_SPARSE = (torch.sparse_coo, torch.sparse_csr)
+_LARGEST_DENSE = 1 << 24  # elements
 _LARGE = 4096  # the statistics of smaller tensors are computed later, many at once
 _numpy = NumpyReader()
 # makes a Later without a Python call
@@ -114,7 +119,7 @@ class TorchReader:
     a call of NumPy takes several times as long, so the statistics of small tensors are computed later, many at once.
     For other tensors statistics are computed on their device, and fetched later, with one copy for all on a device.
 
-    A tensor without readable elements (meta, sparse, nested, quantized, one of `vmap`) has no value."""
+    A tensor without readable elements (meta, nested, quantized, one of `vmap`) has no value."""
 
     def __init__(self) -> None:
         self.small: dict[tuple[Any, ...], _Small | None] = {}
@@ -191,6 +196,7 @@ class TorchReader:
             return None
         try:
             with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), no_grad():
+                value = _dense(value) if value.layout in _SPARSE else value
                 return array_of(value if value.is_cpu else to_cpu(value))
         except (RuntimeError, TypeError, NotImplementedError, ValueError):
             inner = innermost(value)
@@ -214,6 +220,8 @@ class TorchReader:
     def _keep(self, value: torch.Tensor, whole: bool) -> bytes | Later | None:
         if value.is_meta or value.is_nested:
             return None
+        if value.layout in _SPARSE and value.is_cpu:
+            return bytes_of(_dense(value)) if whole else _stats_of_sparse(value)
         if is_distant(value):
             return self._keep_distant(detach(value), whole)
         if _is_plain_memory(value):
@@ -270,6 +278,26 @@ class TorchReader:
             for at, data in zip(there, settled([waiting[at].kept for at in there]), strict=True):
                 values[at] = data
         return values
+
+
+def _dense(value: torch.Tensor) -> torch.Tensor:
+    """A sparse tensor with its zeros. Raises ValueError if they take too much memory."""
+    if numel(value) > _LARGEST_DENSE:
+        raise ValueError("too large")
+    return to_dense(value)
+
+
+def _stats_of_sparse(value: torch.Tensor) -> bytes:
+    """The statistics of a sparse tensor on the CPU, as `packed_stats_of` has them."""
+    stored = array_of(stored_values(coalesce(value) if value.layout is torch.sparse_coo else value))
+    left_out = numel(value) - stored.size
+    if not left_out:
+        return packed_stats_of(stored)
+    stats = stats_of(np.append(stored, stored.dtype.type(0)))  # one for all zeros that are not stored
+    finite = stored.size - stats.nan - stats.inf
+    share = (finite + 1) / (finite + left_out)
+    numbers = stats.min, stats.max, stats.mean * share, stats.rms * share**0.5
+    return np.array([*numbers, stats.nan, stats.inf, stats.zeros - 1 + left_out], np.float64).tobytes()
 
 
 def innermost(value: torch.Tensor) -> torch.Tensor | None:

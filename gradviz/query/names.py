@@ -147,7 +147,7 @@ class Names(Lookup):
     def given(self, tensor: int, maker: Event | None) -> str | None:
         """The name of the variable that a tensor made by event `maker` was first assigned to; None if there is none."""
         names = self.assigned_at(maker.site) if maker is not None else ()
-        if isinstance(maker, TensorMade) and maker.how not in _UNASSIGNED:
+        if isinstance(maker, TensorMade) and maker.how not in _UNASSIGNED and maker.site not in self.last_ops:
             return names[0] if len(names) == 1 else self.in_collections.get(tensor)
         if not names or isinstance(maker, TensorMade):
             return None
@@ -302,8 +302,10 @@ class AllNames:
 
     @property
     def _seeds(self) -> np.ndarray:
-        """The TENSOR events of tensors that are not the value that their site assigns."""
-        return self.trace.events_named(Kind.TENSOR, "how", _UNASSIGNED)
+        """The TENSOR events of tensors that are not the value that their site assigns, as where an op ran, too."""
+        made = self.trace.table(Kind.TENSOR)
+        is_none = self.trace.named(made["how"], _UNASSIGNED) | contained(made.sites, list(self.names.last_ops))
+        return made.events[is_none]
 
     def _code(self, name: str) -> int:
         if name not in self._known:

@@ -426,6 +426,20 @@ def recorded(folder: Path, library: str, program: str) -> Path:
     return path
 
 
+@pytest.mark.torch
+def test_what_a_function_of_pytorch_makes_on_its_way_has_not_the_name_of_its_result(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    program = "rows = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], layout=torch.jagged)\n"
+    program += "doubled = (rows * 2).values()\n"
+    with open_trace(recorded(tmp_path, "torch", program)) as trace:
+        names = Words(trace).query.names
+        [doubling] = [event for event in trace if isinstance(event, OpRan) and event.op == "mul"]
+        made = [event.tensor for event in trace if isinstance(event, TensorMade)]
+        assert names.of(doubling.inputs[0]) == "rows"
+        assert [names.of(tensor) for tensor in made if names.of(tensor)] == []
+        assert names.all.codes_of(names.all.tensors).tolist().count(names.all.labels.index("rows")) == 1
+
+
 @pytest.mark.parametrize(
     ("call", "name"),
     [

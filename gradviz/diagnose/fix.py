@@ -13,7 +13,6 @@ import re
 import shutil
 import tokenize
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
@@ -408,11 +407,8 @@ def patch_of(query: Query, site: Site, tensors: tuple[int, ...], edits: Edits) -
     if not made:
         return None
     patch = Patch(place.file, source.text, made)
-    try:
-        after = ast.parse(patch.after)
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-    if patch.after == patch.before:
+    after = tree_of(patch.after)
+    if after is None or patch.after == patch.before:
         return None
     line = next(patch.replacements)[0]
     assigned = (node for node in ast.walk(after) if isinstance(node, ast.Assign) and node.lineno == line)
@@ -457,9 +453,8 @@ def rewritten(source: SourceText, node: ast.expr, new: str) -> list[Edit]:
 
 def _meaning(source: SourceText, edits: list[Edit]) -> str:
     """A program with edits as its tree, however it is written; empty if that is no Python."""
-    with suppress(SyntaxError, ValueError, RecursionError):
-        return ast.dump(ast.parse(source.edited(edits)))
-    return ""
+    tree = tree_of(source.edited(edits))
+    return "" if tree is None else ast.dump(tree)
 
 
 def _changes(source: SourceText, old: ast.AST, new: ast.AST) -> Iterator[Edit]:

@@ -2,6 +2,7 @@
 `images` of `model(images)` for the `x` that its `forward` reads."""
 
 import ast
+import warnings
 from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
@@ -35,7 +36,9 @@ def parsed(trace: Trace, file: str) -> ast.Module | None:
 def tree_of(text: str) -> ast.Module | None:
     """The syntax tree of a program; None if it is no Python that can be read here."""
     try:
-        return ast.parse(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of an unknown escape: the program has shown it, by the name of its file
+            return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return None
 

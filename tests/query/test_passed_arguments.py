@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import warnings
 from pathlib import Path
 
 import gradviz.engine as torch
 from gradviz.events.kinds import OpRan
 from gradviz.query import Query
+from gradviz.query.functions_of_source import tree_of
 from gradviz.sources.record import record
 from gradviz.tracefile import open_trace
 
@@ -87,3 +90,11 @@ def test_a_function_that_calls_a_module_in_its_own_way_is_not_its_call(tmp_path:
 def test_arguments_that_are_spread_are_not_followed(tmp_path: Path) -> None:
     call = "both = [data['points'], model]; loss_of(*both)"
     assert name_of_what_the_first_layer_reads(tmp_path, call) == "points"
+
+
+def test_a_program_is_parsed_without_the_warnings_that_it_has_shown_itself() -> None:
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        assert tree_of('pattern = "\\d"') is not None
+        assert ast.parse('pattern = "\\d"') is not None  # Python warns of the escape
+    assert len(shown) == 1

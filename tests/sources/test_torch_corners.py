@@ -347,6 +347,20 @@ def test_memory_that_nothing_was_written_to_has_no_value(tmp_path: Path) -> None
     assert trace.snapshot(made[1].tensor).array.tolist() == [[1.0] * 9] * 9
 
 
+def test_views_of_memory_that_nothing_was_written_to_have_no_value(tmp_path: Path) -> None:
+    torch.full((9, 9), float("nan"))
+    with gradviz.record(tmp_path / "run.gradviz", values="full"):
+        for _ in range(3):  # the calls after the first are recorded by its likeness
+            raw = torch.empty(9, 9)
+            rows = raw.view(-1)[:9]
+            raw.fill_(2.0)
+            filled = raw.view(-1)
+    trace = gradviz.open(tmp_path / "run.gradviz")
+    assert (rows.shape, filled.shape) == ((9,), (81,))
+    seen = [trace.snapshot(op.outputs[0], op.index).stats for op in of(trace, OpRan) if op.op in ("view", "getitem")]
+    assert [None if stats is None else stats.max for stats in seen] == [None, None, 2.0] * 3
+
+
 def test_what_make_fx_writes_down_is_not_run(both: Both) -> None:
     from torch.fx.experimental.proxy_tensor import make_fx
 

@@ -429,7 +429,7 @@ class Forward(TorchFunctionMode):
         where: Where = self.source.place(frame) or frame if nodes else frame
         self.source.listener.op(
             where, name, text, rule, self.source.in_pass, is_grad_enabled(), numbers,
-            [state.tensor for state in states], results, [state.flags for state in states],
+            [state.tensor for state in states], [state.value for state in states], [state.flags for state in states],
             [state.version for state in states], [state.base for state in states],
         )  # fmt: skip
         self._tell_written(name, written, in_place, frame)
@@ -457,14 +457,14 @@ class Forward(TorchFunctionMode):
         if out.output_nr or not is_grad_enabled():
             enabled = is_grad_enabled()
             listener.op(
-                frame, name, text, rule, self.source.in_pass, enabled, numbers, (state.tensor,), (out,),
+                frame, name, text, rule, self.source.in_pass, enabled, numbers, (state.tensor,), (state.value,),
                 (state.flags,), (state.version,), (state.base,),
             )  # fmt: skip
             listener.node(frame, record.number, record.name, -1, rule, record.outputs(), edges_of(edges), saved)
             return
         listener.differentiated(
-            frame, name, text, rule, self.source.in_pass, numbers, state.tensor, out, state.flags, state.version,
-            state.base, record.number, record.name, edges, [part for pair in saved for part in pair],
+            frame, name, text, rule, self.source.in_pass, numbers, state.tensor, state.value, state.flags,
+            state.version, state.base, record.number, record.name, edges, [part for pair in saved for part in pair],
         )  # fmt: skip
 
     def _state_of_new(self, name: str, tensor: torch.Tensor, inputs: Sequence[torch.Tensor]) -> Any:
@@ -478,7 +478,7 @@ class Forward(TorchFunctionMode):
             self._note_view(tensor, known, inputs)
         if type(tensor) not in PLAIN:
             identity.note_part(tensor, known)
-        return identity.state(tensor, known)
+        return identity.state_made(tensor, known)
 
     def _note_view(self, tensor: torch.Tensor, known: Known, inputs: Sequence[torch.Tensor]) -> None:
         near = base = tensor._base

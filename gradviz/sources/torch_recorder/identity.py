@@ -55,7 +55,7 @@ class Identity:
         self.gave_up = gave_up
         self.key = f"gradviz{next(_keys)}"
         self.known: dict[int, Known] = {}
-        self._unfilled: set[int] = set()  # living tensors whose elements are whatever was in the memory
+        self.unfilled: set[int] = set()  # living tensors whose elements are whatever was in the memory
         self.pending: list[tuple[Known, Where, str, int]] = []  # made inside PyTorch, not yet emitted
         self.nameless: dict[int, Known] = {}  # parameters without a name from a module, by their numbers
         self.saved = SavedTensors(self.known, self.key)
@@ -136,8 +136,8 @@ class Identity:
                 self._forget(key, None)
                 if self.nameless:
                     self.nameless.pop(known.number, None)
-                if self._unfilled:
-                    self._unfilled.discard(known.number)
+                if self.unfilled:
+                    self.unfilled.discard(known.number)
         except Exception as error:
             self.gave_up(error)
 
@@ -159,19 +159,19 @@ class Identity:
         self._note_base(tensor, known)
         if grad_fn_of(tensor) is not None:
             self.tell_nodes(None, [tensor], None)
-        state = self._state_made(tensor, known)
+        state = self.state_made(tensor, known)
         self.listener.tensor(where, how, state, source)
         return known.number
 
     def _note_unfilled(self, known: Known, how: str, source: int) -> None:
         """Note a tensor whose elements are whatever was in the memory, as those of its source were."""
-        if how in UNFILLED or source in self._unfilled:
-            self._unfilled.add(known.number)
+        if how in UNFILLED or source in self.unfilled:
+            self.unfilled.add(known.number)
 
-    def _state_made(self, tensor: torch.Tensor, known: Known) -> State:
-        """The state of a tensor that no op made. A tensor that nothing has been written to has no value."""
+    def state_made(self, tensor: torch.Tensor, known: Known) -> State:
+        """The state of a new tensor. A tensor that nothing has been written to has no value."""
         state = self.state(tensor, known)
-        is_unfilled = known.number in self._unfilled and not known.version
+        is_unfilled = known.number in self.unfilled and not known.version
         if is_unfilled and type(tensor) in PLAIN and tensor.layout is torch.strided:
             return state._replace(value=Unseen(tensor.shape, tensor.dtype, tensor.device))
         return state
@@ -190,9 +190,9 @@ class Identity:
         """Note that a tensor shares the memory of `source`."""
         known.base = of.number
         known.alias = VIEW | (WHOLE if shows_all(source, tensor) else 0)
-        base = tensor._base if tensor._is_view() else None
-        if base is not None:
-            self._add_view(base, known)
+        self._note_unfilled(known, "view", of.number)
+        if tensor._is_view() and tensor._base is not None:
+            self._add_view(tensor._base, known)
 
     def note_part(self, tensor: torch.Tensor, known: Known) -> None:
         """Note that a tensor which lies on several ranks shares the memory of its part on this rank: a write to the
@@ -260,7 +260,7 @@ class Identity:
                 if known.version != before and "empty" in how:
                     how = FILLED
                 source = 0 if source in dropped else source
-                self.listener.tensor(where, how, self._state_made(tensor, known), source)
+                self.listener.tensor(where, how, self.state_made(tensor, known), source)
 
     # --- nodes
 

@@ -253,7 +253,7 @@ class InlineCache:
 
     def _compared(self, entry: Entry, values: Sequence[Any]) -> Call | None:
         """The call with these arguments, if they match those of an entry."""
-        known = self.identity.known
+        known, unfilled = self.identity.known, self.identity.unfilled
         inputs: list[torch.Tensor] = []
         numbers: list[int] = []
         versions: list[int] = []
@@ -264,7 +264,7 @@ class InlineCache:
                         continue
                     return None
                 one = known.get(id(value))
-                if one is None or type(value) not in PLAIN:
+                if one is None or type(value) not in PLAIN or one.number in unfilled:
                     return None
                 inputs.append(value)
                 numbers.append(one.number)

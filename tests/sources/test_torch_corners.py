@@ -361,6 +361,31 @@ def test_views_of_memory_that_nothing_was_written_to_have_no_value(tmp_path: Pat
     assert [None if stats is None else stats.max for stats in seen] == [None, None, 2.0] * 3
 
 
+def test_an_operator_with_a_backward_of_its_own_is_one_op(both: Both) -> None:
+    @torch.library.custom_op("gradviz_tests::cubed", mutates_args=())
+    def cubed(x: torch.Tensor) -> torch.Tensor:
+        return x**3
+
+    cubed.register_autograd(
+        lambda ctx, g: 3 * ctx.saved_tensors[0] ** 2 * g,
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+    )
+
+    def program() -> Any:
+        x = torch.tensor([1.0, 2.0], requires_grad=True)
+        for _ in range(3):
+            (cubed(x * 1) * 2).sum().backward()
+        return x.grad.tolist()
+
+    gradient, trace = both(program)
+    assert gradient == [18.0, 72.0]
+    assert [op.op for op in of(trace, OpRan) if not op.in_pass] == ["mul", "cubed", "mul", "sum"] * 3
+    query = Query(trace)
+    calls = [op for op in of(trace, OpRan) if op.op == "cubed"]
+    assert [len(query.nodes.of_op(op.index)) for op in calls] == [1, 1, 1]
+    assert all(query.tensors.requires_grad(op.outputs[0], op.index) for op in calls)
+
+
 def test_what_make_fx_writes_down_is_not_run(both: Both) -> None:
     from torch.fx.experimental.proxy_tensor import make_fx
 

@@ -143,13 +143,8 @@ def compiling(source: Source, opaque: Callable[..., Any], compile: Callable[...,
     return run
 
 
-def is_compiled(function: type) -> bool:
-    """Whether PyTorch's compiler made a custom Function."""
-    return function.__name__ == _FUNCTION and function.__module__.startswith("torch.")
-
-
 def is_compiled_node(name: str) -> bool:
-    """Whether a node belongs to such a compiled Function."""
+    """Whether a node belongs to a custom Function that PyTorch's compiler made."""
     return name == f"{_FUNCTION}Backward"
 
 

@@ -23,7 +23,7 @@ from gradviz.sources.torch_recorder import calls, collectives, custom_functions,
 from gradviz.sources.torch_recorder.arguments import outputs_of, tensors_in
 from gradviz.sources.torch_recorder.backward import registering
 from gradviz.sources.torch_recorder.collectives import Collectives
-from gradviz.sources.torch_recorder.compiling import Captures, compiling, is_compiled, prepare_dynamo
+from gradviz.sources.torch_recorder.compiling import Captures, compiling, is_compiled_node, prepare_dynamo
 from gradviz.sources.torch_recorder.custom_functions import ComparedFunctions
 from gradviz.sources.torch_recorder.engine import Refusals, watched
 from gradviz.sources.torch_recorder.fetching import FETCHER
@@ -294,7 +294,7 @@ class TorchRecorder:
         def run(cls: Any, *args: Any, **kwargs: Any) -> Any:
             source = self.source
             apply = own.__get__(None, cls)
-            if source.is_off or source.thread.unseen:
+            if source.is_off or source.thread.unseen or self._is_of_operator(cls):
                 return apply(*args, **kwargs)
             frame = sys._getframe(1)
             if self._is_compiled(cls):
@@ -324,7 +324,12 @@ class TorchRecorder:
 
     @safely
     def _is_compiled(self, cls: Any) -> bool:
-        return is_compiled(cls)
+        return is_compiled_node(f"{cls.__name__}Backward") and cls.__module__.startswith("torch.")
+
+    @safely
+    def _is_of_operator(self, cls: Any) -> bool:
+        """Whether PyTorch made a custom Function for the backward of an operator, whose call is the op."""
+        return bool(cls.__module__ == "torch._library.autograd")
 
     @safely
     def _enter_function(self, cls: Any, frame: FrameType) -> int:

@@ -234,13 +234,10 @@ class Lacks:
         """The leaves that require grad at the end of the run and never got a gradient, parameters first."""
         tensors, flags = self.query.tensors.leaf_flags.standing(self.trace.count - 1)
         wanted = LEAF | REQUIRES_GRAD
-        assigned = self.trace.table(Kind.GRAD_ASSIGNED)
-        got = [
-            self.trace.table(Kind.ACCUMULATED)["tensor"],
-            assigned["tensor"][assigned["grad"] > 0],
-            self.query.of(Writes).unwatched_leaves,  # whether they got one is not known
-        ]
-        never = without(tensors[flags & wanted == wanted], np.concatenate(got))
+        grads = self.query.tensors.grads
+        unknown = self.query.of(Writes).unwatched_leaves  # whether they got one is not known
+        got = np.concatenate([grads.tensors[grads.values > 0], unknown])
+        never = without(tensors[flags & wanted == wanted], got)
         order = np.argsort(~contained(never, list(self.trace.parameters)), kind="stable")
         return never[order].tolist()
 
@@ -656,7 +653,7 @@ def why_no_grad(query: Query, tensor: int, moment: Moment) -> Absence:
     state = moment.state(tensor)
     if state.grad:
         return Absence(Why.THERE)
-    emptied = _emptied(query, tensor, moment.k)
+    emptied = query.tensors.emptied(tensor, moment.k)
     if emptied >= 0:
         return Absence(Why.EMPTIED, event=emptied)
     if not state.requires_grad:
@@ -678,13 +675,6 @@ def _leaf_before(query: Query, tensor: int, born: int) -> int:
     leaf = query.names.tensor_called(name, 0)
     is_leaf = leaf not in (0, tensor) and query.tensors.is_leaf_that_requires_grad(leaf, born)
     return leaf if is_leaf and shortest_way(query, leaf, tensor) else 0
-
-
-def _emptied(query: Query, tensor: int, k: int) -> int:
-    """The event that set a `.grad` to None; −1 if there is none."""
-    events, grads = query.tensors.grads.of(tensor)
-    at = int(np.searchsorted(events, k, side="right")) - 1
-    return int(events[at]) if at >= 0 and not grads[at] and np.any(grads[:at]) else -1
 
 
 def _passed_by(query: Query, tensor: int, moment: Moment) -> tuple[int, int]:

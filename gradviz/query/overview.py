@@ -126,7 +126,7 @@ def leaves(query: Query) -> list[LeafInfo]:
                     snapshot.dtype,
                     requires_grad,
                     bool(query.tensors.grad(tensor, at)),
-                    requires_grad and query.tensors.is_grad_cleared(tensor, at),
+                    requires_grad and query.tensors.emptied(tensor, at) >= 0,
                     tensor in returned,
                     *place,
                 )

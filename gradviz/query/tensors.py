@@ -313,13 +313,13 @@ class Tensors(Lookup):
         number = self.grad(tensor, at)
         return self.trace.snapshot(number, at) if number else None
 
-    def is_grad_cleared(self, tensor: int, at: int) -> bool:
-        """Whether the `.grad` of a tensor is None just after event `at` because it was cleared."""
-        if self.grad(tensor, at):
-            return False
-        events, _ = self.grads.of(tensor)
-        cleared = events[events <= at]
-        return len(cleared) > 0 and self.grad(tensor, int(cleared[-1]) - 1) > 0
+    def emptied(self, tensor: int, at: int) -> int:
+        """The last event up to `at` that set the `.grad` of a tensor, if that set it to None after it was a gradient;
+        otherwise −1."""
+        self.trace.reach_tensors([tensor], at)
+        events, grads = self.grads.of(tensor)
+        last = int(np.searchsorted(events, at, side="right")) - 1
+        return int(events[last]) if last >= 0 and not grads[last] and np.any(grads[:last]) else -1
 
     def tangent(self, tensor: int, at: int) -> int:
         """The tensor that is the tangent of a tensor just after event `at`; 0 if there is none."""

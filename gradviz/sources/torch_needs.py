@@ -26,7 +26,7 @@ NEEDED = """
     _foreach_mul _foreach_norm
     _foreach_sub_ _ops.OpOverload
     ops.aten.add.Tensor._op ops.aten.add.Tensor._op_dk ops.aten.add.Tensor._overloadpacket UntypedStorage._cdata
-    Tensor._backward_hooks Tensor._base Tensor._is_view Tensor._version
+    Tensor._backward_hooks Tensor._base Tensor._is_view Tensor._post_accumulate_grad_hooks Tensor._version
     autograd._enable_record_function autograd._engine_run_backward autograd._profiler_enabled
     autograd.forward_ad._current_level autograd.graph._engine_run_backward
     autograd.graph._get_grad_fn_or_grad_acc compiler.is_compiling nn.Buffer

@@ -361,6 +361,33 @@ def test_views_of_memory_that_nothing_was_written_to_have_no_value(tmp_path: Pat
     assert [None if stats is None else stats.max for stats in seen] == [None, None, 2.0] * 3
 
 
+def test_a_gradient_that_a_hook_takes_away_was_accumulated_before(both: Both) -> None:
+    """As an optimizer does that steps while the pass runs."""
+
+    def program() -> Any:
+        w, v = (torch.tensor([1.0, 2.0], requires_grad=True) for _ in range(2))
+        optimizers = {leaf: torch.optim.SGD([leaf], lr=0.5) for leaf in (w, v)}
+        v.register_hook(lambda gradient: gradient * 3)
+
+        def step(leaf: torch.Tensor) -> None:
+            optimizers[leaf].step()
+            optimizers[leaf].zero_grad()
+
+        for leaf in (w, v):
+            leaf.register_post_accumulate_grad_hook(step)
+        for _ in range(2):
+            (w * w + w + v * 2).sum().backward()
+        kept = [list(leaf._post_accumulate_grad_hooks.values()) == [step] for leaf in (w, v)]
+        return w.tolist(), v.tolist(), kept
+
+    (w, v, kept), trace = both(program)
+    assert (w, v, kept) == ([-0.5, -0.5], [-5.0, -4.0], [True, True])
+    accumulated, steps = of(trace, Accumulated), [event.index for event in trace if type(event).__name__ == "Stepped"]
+    assert [value(trace, event.gradient, event) for event in accumulated] == [[6, 6], [3, 5], [6, 6], [0, 0]]
+    assert [event.index < step for event, step in zip(accumulated, steps, strict=True)] == [True] * 4
+    assert [leaf.is_cleared for leaf in leaves(Query(trace))] == [True, True]
+
+
 def test_an_operator_with_a_backward_of_its_own_is_one_op(both: Both) -> None:
     @torch.library.custom_op("gradviz_tests::cubed", mutates_args=())
     def cubed(x: torch.Tensor) -> torch.Tensor:

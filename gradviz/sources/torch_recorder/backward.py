@@ -150,9 +150,6 @@ def _saved(identity: Identity, fn: Any) -> dict[str, torch.Tensor]:
     return saved
 
 
-OUR_HOOK = -1  # the key of our hook among the hooks of a tensor; PyTorch numbers them from 0
-
-
 class Gradients:
     """The gradients of one pass. Callers make sure that no mode of the program sees the reads."""
 
@@ -310,7 +307,7 @@ def _hooks_of(identity: Identity, tensor: int) -> str:
     known = next((known for known in list(identity.known.values()) if known.number == tensor), None)
     owner = None if known is None else known()
     hooks = getattr(owner, "_backward_hooks", None) or {}
-    theirs = [hook for key, hook in hooks.items() if key != OUR_HOOK]
+    theirs = [hook for key, hook in hooks.items() if key >= 0]
     return ", ".join(map(name_of_hook, theirs))
 
 
@@ -382,7 +379,7 @@ class Pass:
         self.how, self.roots, self.gradients, self.wanted = how, roots, gradients, wanted
         self.retain_graph, self.create_graph = retain_graph, create_graph
         self.number = number or next_pass_number()
-        self.hook_key = OUR_HOOK - self.number  # the key of its hooks among those of a node
+        self.hook_key = -self.number  # the key of its hooks among others, which PyTorch numbers from 0
         self.where: Where = None
         self.handles: list[Any] = []
         # The nodes of the roots: nothing else references the node of a leaf, which has a hook.
@@ -391,6 +388,7 @@ class Pass:
         self.records: dict[int, NodeRecord] = {}
         self.flowing = Gradients(source, self.number)
         self.preceded: list[Any] = []  # the hooks of tensors that ours were put before
+        self.arrived: dict[int, int] = {}  # the gradients of nodes whose events are emitted separately
         self.ran: set[int] = set()
         self.has_failed = False
         # a custom Function may take gradients that others have sent as `input_grad_buffers`
@@ -465,7 +463,7 @@ class Pass:
         self.kept_alive.clear()
         WARY.passes -= self.is_wary
         for hooks in self.preceded:
-            hooks.pop(OUR_HOOK, None)
+            hooks.pop(self.hook_key, None)
         if self.source.listener is not None:
             self._tell_end()
         # so that a reference to this pass keeps no graph alive
@@ -559,6 +557,8 @@ class Pass:
             if record.is_leaf:
                 seen[node] = ()
                 onward: Any = self._leaf_of(fn)
+                if self._tells_before_hooks(fn, record, onward):
+                    continue
             else:
                 targets = []
                 for target, _ in fn.next_functions:
@@ -604,7 +604,9 @@ class Pass:
                 record = self.identity.quiet_record(fn)
                 self.records[record.number] = record
                 self.targets[record.number] = ()
-                self.handles.append(fn.register_hook(self._watcher(record, after, self._leaf_of(fn))))
+                leaf = self._leaf_of(fn)
+                if not self._tells_before_hooks(fn, record, leaf):
+                    self.handles.append(fn.register_hook(self._watcher(record, after, leaf)))
             stack += [target for target, _ in fn.next_functions if target is not None]
         make_room_for_graph(len(seen))
 
@@ -637,11 +639,38 @@ class Pass:
             record = fn.metadata.get(self.identity.key)
             if record is None or record.number not in self.records or arriving[record.number] < 2:
                 continue
-            others = dict(hooks)
-            hooks.clear()  # PyTorch runs hooks in the order in which they were added
-            hooks[OUR_HOOK] = partial(self._before_hooks, record)
-            hooks.update(others)
-            self.preceded.append(hooks)
+            self._precede(hooks, partial(self._before_hooks, record))
+
+    def _precede(self, hooks: Any, hook: Callable[..., None]) -> None:
+        """Put a hook before those of a tensor: PyTorch runs them in the order in which they were added."""
+        others = dict(hooks)
+        hooks.clear()
+        hooks[self.hook_key] = hook
+        hooks.update(others)
+        self.preceded.append(hooks)
+
+    def _tells_before_hooks(self, fn: Any, record: NodeRecord, leaf: Known) -> bool:
+        """Whether a leaf has hooks of the program that run when it has accumulated its gradient, and may take it away,
+        as an optimizer does that steps in the pass. Then hooks before theirs are put on it, which emit its events."""
+        hooks = fn.variable._post_accumulate_grad_hooks
+        if not hooks or self.create_graph:
+            return False
+        after = fn.register_hook(partial(self._after_hooks_of_leaf, record))
+        self.handles += (fn.register_prehook(partial(self._before, record)), after)
+        self._precede(hooks, partial(self._before_hooks_of_leaf, record, leaf))
+        return True
+
+    @_in_hook
+    def _after_hooks_of_leaf(self, record: NodeRecord, *_: Any) -> None:
+        self.running.remove(record.number)
+        self.ran.add(record.number)
+
+    @_in_hook
+    def _before_hooks_of_leaf(self, record: NodeRecord, leaf: Known, tensor: torch.Tensor) -> None:
+        with _Plain():
+            gradient, grad = self.arrived[record.number], tensor.grad
+            if gradient and grad is not None:
+                self._tell_accumulated(self.listener.accumulated, record, leaf, gradient, grad)
 
     @_in_hook
     def _before_hooks(self, record: NodeRecord, gradient: Any) -> None:
@@ -708,6 +737,7 @@ class Pass:
             numbers, values = self.flowing.received(record, received)
             self.listener.received(record.number, record.name, self.number, numbers, values)
             self.flowing.tell_retained(record, numbers, received)
+        self.arrived[record.number] = numbers[0]
         self.running.append(record.number)
         if is_compiled_node(record.name):  # PyTorch may have to compile it first
             self.source.pause()
@@ -750,15 +780,7 @@ class Pass:
             numbers, values = self.flowing.received(record, received)
             self._accumulated(record, leaf, numbers, values, received, grad)
             return
-        known = self.identity.known.get(id(grad))
-        if known is None:
-            known = self._new_grad(grad, gradient)
-        else:
-            known.version = version_of(grad)
-        self.kept.add(known.number)
-        self.leaves.add(leaf.number)
-        state = self.identity.state(grad, known)
-        listener.leaf_ran(leaf.number, record.number, self.number, gradient, state)
+        self._tell_accumulated(listener.leaf_ran, record, leaf, gradient, grad)
 
     def _new_grad(self, grad: torch.Tensor, gradient: int) -> Known:
         """A new entry for a leaf's new `.grad`: it has the number of the received gradient, unless that is the
@@ -781,13 +803,17 @@ class Pass:
             return
         if is_computed:  # a copy, or the sum with the `.grad` before, with a node of its own
             self.flowing.tell_derivative(self.where, [grad], received)
-        known = self.identity.known.get(id(grad)) or self._new_grad(grad, numbers[0])
-        self.kept.add(known.number)
-        known.version = version_of(grad)
-        state = self.identity.state(grad, known)
-        self.leaves.add(leaf.number)
         tell = self.listener.leaf_ran if is_told else self.listener.accumulated
-        tell(leaf.number, record.number, self.number, numbers[0], state)
+        self._tell_accumulated(tell, record, leaf, numbers[0], grad)
+
+    def _tell_accumulated(
+        self, tell: Callable[..., None], record: NodeRecord, leaf: Known, gradient: int, grad: torch.Tensor
+    ) -> None:
+        known = self.identity.known.get(id(grad)) or self._new_grad(grad, gradient)
+        known.version = version_of(grad)
+        self.kept.add(known.number)
+        self.leaves.add(leaf.number)
+        tell(leaf.number, record.number, self.number, gradient, self.identity.state(grad, known))
 
 
 def pass_of(source: Source, roots: Any, args: Any, kwargs: Any, number: int = 0) -> Pass:

@@ -161,7 +161,7 @@ class Words:
         or a number."""
         op, maker = self.query.tensors.op(node.op) if node.op >= 0 else None, node.edges[at].node
         given = op.inputs[at] if op is not None and len(op.inputs) == len(node.edges) else 0
-        if given and self._may_make(maker, given, node.index):
+        if given and self._may_lead(node, maker, given):
             return self.called(given)
         if maker:
             return self.say("the output of {node}", node=self.node_name(maker))
@@ -169,11 +169,13 @@ class Words:
             return ""
         return self._plain_number(op.args) if op is not None and 0 in op.inputs else self.say("the other input")
 
-    def _may_make(self, maker: int, tensor: int, at: int) -> bool:
-        """Whether a node is the `grad_fn` of a tensor or accumulates into it, as far as is known."""
-        if self.query.tensors.is_leaf_that_requires_grad(tensor, at):
-            return not maker or self.query.nodes.leaf(maker) == tensor
-        return self.query.nodes.grad_fn(tensor, at) in (0, maker)
+    def _may_lead(self, node: NodeMade, maker: int, tensor: int) -> bool:
+        """Whether the edge of a node to `maker` leads to an input of its op, as far as is known. Of an op with several
+        nodes, an edge to none may be that of a number in between."""
+        nodes, tensors = self.query.nodes, self.query.tensors
+        if not maker or tensors.is_leaf_that_requires_grad(tensor, node.index):
+            return nodes.leaf(maker) == tensor if maker else len(nodes.of_op(node.op)) == 1
+        return tensors.requires_grad(tensor, node.index) and nodes.grad_fn(tensor, node.index) in (0, maker)
 
     def inputs_called(self, op: OpRan) -> list[str]:
         """The names of the inputs of an op; a number is named by its value."""

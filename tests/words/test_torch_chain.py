@@ -148,3 +148,11 @@ def test_what_many_calls_have_inside_is_named_once(tmp_path: Path, monkeypatch: 
         made = [tensor for event in trace if isinstance(event, OpRan) for tensor in event.outputs]
         assert len([labels.of(tensor) for tensor in made]) > 3 * count
     assert count < len(asked) < 20 * count
+
+
+def test_what_an_op_computes_between_its_nodes_is_not_called_by_an_input(tmp_path: Path) -> None:
+    program = LEAF + "t = torch.tensor([0, 1])\nloss = F.cross_entropy(x, t, label_smoothing=0.1)\nloss.backward()\n"
+    stops = stops_of(tmp_path, program)
+    assert local_of(stops, "AddBackward0") == ["∂loss/∂(the output of MulBackward1) = 1"] * 2
+    (quotient,) = local_of(stops, "DivBackward0")
+    assert quotient.endswith("= 1 / (the other input) = 0.5")

@@ -33,6 +33,7 @@ from gradviz.words.escape import plain, quoted
 
 _FAST = {"nslimit": "0.1", "nslimit1": "1", "mclimit": "0.1", "splines": "line"}
 _LONG = 30  # characters
+_COLUMNS = 6  # of the things without a link
 _LOOP_ROOM = "\u00a0" * 2  # separates the label of a loop at one box from the next loop
 _CALL = re.compile(r" \(\d+\)")  # the number of a second or later call of a module
 
@@ -72,10 +73,11 @@ class _Writer:
         return self.dot.source
 
     def _guides(self) -> Iterator[tuple[str, str]]:
-        """For each frame, an input from outside with each leaf that is used only in the frame.
+        """For each frame, an input from outside with each leaf that is used only in the frame; and the things without a
+        link, each with one of the row below.
 
         Invisible edges between them keep frames below one another. Without these edges, a layer's weights could be
-        placed beside the previous layer, and the network would run diagonally."""
+        placed beside the previous layer, and the network would run diagonally; and what is not linked in one row."""
         things = self.scene.things
         order = {name: number for number, name in enumerate(things)}
         entries: dict[str, str] = {}
@@ -95,6 +97,9 @@ class _Writer:
         for leaf, frame in inside.items():
             if frame in entries and leaf not in elsewhere:
                 yield entries[frame], leaf
+        linked = {end for link in self.scene.links for end in (link.source, link.target)}
+        alone = [thing.id for thing in things.values() if not (thing.scope or thing.pair or thing.id in linked)]
+        yield from zip(alone, alone[_COLUMNS:], strict=False)
 
     # --- things, scope by scope
 

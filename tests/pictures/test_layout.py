@@ -19,6 +19,7 @@ import resvg_py
 from gradviz.pictures import layout, render
 from gradviz.pictures.layout import GaveUp, LayoutError, engines, to_svg
 from gradviz.pictures.render import PictureTooLarge, to_png
+from gradviz.pictures.scene import Scene, Thing
 
 pytestmark = pytest.mark.slow  # both layout engines lay out
 
@@ -54,6 +55,13 @@ def fake_dot(monkeypatch, tmp_path):
 
 def chain(length: int) -> str:
     return "digraph {" + ";".join(f"n{i} -> n{i + 1}" for i in range(length)) + "}"
+
+
+def test_what_nothing_is_linked_to_does_not_lie_in_one_row(engine):
+    things = {name: Thing(name, ["leaf"], [("name", name * 20)], "", "") for name in "abcdefghijklmn"}
+    drawn = ElementTree.fromstring(to_svg(layout.dot_of(Scene([], things=things)), engine))
+    rows = {text.get("y") for text in drawn.iter(f"{SVG}text") if (text.text or "").strip()[:1] in things}
+    assert len(rows) == 3
 
 
 def tangle(nodes: int) -> str:

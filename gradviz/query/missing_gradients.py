@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache, cached_property
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
-from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Accumulated, Event, Kind, OpRan, PassBegan, TensorMade
+from gradviz.events.kinds import COMPILED, LEAF, REQUIRES_GRAD, Accumulated, Event, Kind, OpRan, PassBegan, TensorMade
 from gradviz.events.values import TRANSFORM
 from gradviz.query import ops as op_sets
 from gradviz.query.copies import copied_from, equal_result, original, read_in_its_line, read_right_before
@@ -493,8 +494,9 @@ class Lacks:
         if not readers:
             # it may be what the penalty is for
             is_own = leaf in self.penalties and leaf not in self.trace.parameters
-            if is_own or self._is_template(leaf, begun) or leaf in self._converted:
-                return None
+            is_hidden = self._compiled[self._compiled < end].max(initial=-1) > min(chain(*results.values()), default=end)
+            if is_own or is_hidden or self._is_template(leaf, begun) or leaf in self._converted:
+                return None  # compiled code may read a copy that was made before it
             return self._as_number(leaf, (leaf,)) or Lacking(leaf, Lack.UNUSED, -1)
         if with_grad and self.query.passes.roots.intersection(self.query.tensors.op(max(with_grad)).outputs):
             return None  # of a pass for other gradients, as `autograd.grad(energy, position)`
@@ -505,6 +507,10 @@ class Lacks:
         if event < 0 or last is None:
             return None
         return Lacking(leaf, Lack.CUT, event, last.root, last.pass_number)
+
+    @cached_property
+    def _compiled(self) -> np.ndarray:
+        return self.trace.events_named(Kind.OP, "op", (COMPILED,))
 
     @cached_property
     def _in_transforms(self) -> set[int]:

@@ -349,3 +349,18 @@ def test_what_follows_a_step_in_compiled_code_is_not_seen_either(tmp_path: Path)
 def test_what_dynamo_looks_through_is_there() -> None:
     folder = Path(compiling.__file__).parent
     assert [name for name in compiling._REPLACING if not (folder / f"{name}.py").exists()] == []
+
+
+def test_what_compiled_code_takes_from_around_it_is_not_called_unused(tmp_path: Path) -> None:
+    w, bias = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+    optimizer = torch.optim.SGD([w, bias], lr=0.1)
+    with gradviz.record(tmp_path / "run.gradviz"):
+        for _ in range(3):
+            fixed = bias.detach()
+            shifted = torch.compile(lambda x, fixed=fixed: x + fixed, backend="eager")
+            with torch.no_grad():
+                prior = shifted(torch.ones(2))
+            optimizer.zero_grad()
+            (w * prior).square().sum().backward()
+            optimizer.step()
+    assert [finding.rule for finding in gradviz.check(tmp_path / "run.gradviz").findings] == []

@@ -773,14 +773,21 @@ class Pass:
             self.listener.produced(record.number, self.number, flows, values)
 
     def _leaf_ran(self, listener: Any, record: NodeRecord, leaf: Known, gradient: int, received: Sequence[Any]) -> None:
-        """Emit that a leaf has accumulated a gradient: the one with this number, or, if that is 0, what it received."""
-        tensor = leaf()
+        """Emit that a leaf has accumulated a gradient: the one with this number, or, if that is 0, what it received. If
+        a hook has already consumed it, the `.grad` is None."""
+        tensor, tell = leaf(), listener.leaf_ran
         grad = None if tensor is None else tensor.grad
+        is_computed = self.create_graph and grad is not None and grad.grad_fn is not None
         if not gradient or grad is None or self.create_graph:
             numbers, values = self.flowing.received(record, received)
-            self._accumulated(record, leaf, numbers, values, received, grad)
-            return
-        self._tell_accumulated(listener.leaf_ran, record, leaf, gradient, grad)
+            gradient = numbers[0]
+            if not gradient or values[0] is not None or grad is None or is_computed:
+                listener.received(record.number, record.name, self.number, numbers, values)
+                tell = listener.accumulated
+        if is_computed and gradient:  # a copy, or the sum with the `.grad` before, with a node of its own
+            self.flowing.tell_derivative(self.where, [grad], received)
+        if grad is not None and gradient:
+            self._tell_accumulated(tell, record, leaf, gradient, grad)
 
     def _new_grad(self, grad: torch.Tensor, gradient: int) -> Known:
         """A new entry for a leaf's new `.grad`: it has the number of the received gradient, unless that is the
@@ -789,22 +796,6 @@ class Pass:
         if gradient not in self.kept:
             known.number = gradient
         return known
-
-    def _accumulated(
-        self, record: NodeRecord, leaf: Known, numbers: Sequence[int], values: Sequence[Any],
-        received: Sequence[Any], grad: torch.Tensor | None,
-    ) -> None:  # fmt: skip
-        """Emit that a leaf has accumulated its gradient; `grad` is None if a hook has already consumed its `.grad`."""
-        is_computed = self.create_graph and grad is not None and grad.grad_fn is not None
-        is_told = numbers[0] and values[0] is None and grad is not None and not is_computed
-        if not is_told:
-            self.listener.received(record.number, record.name, self.number, numbers, values)
-        if grad is None or not numbers[0]:
-            return
-        if is_computed:  # a copy, or the sum with the `.grad` before, with a node of its own
-            self.flowing.tell_derivative(self.where, [grad], received)
-        tell = self.listener.leaf_ran if is_told else self.listener.accumulated
-        self._tell_accumulated(tell, record, leaf, numbers[0], grad)
 
     def _tell_accumulated(
         self, tell: Callable[..., None], record: NodeRecord, leaf: Known, gradient: int, grad: torch.Tensor

@@ -7,9 +7,7 @@ from xml.sax.saxutils import escape, unescape
 from gradviz.words.languages import texts
 from gradviz.words.words import Words
 
-_STATIC = re.compile(
-    r"""(?P<before>\b(?:title|aria-label|placeholder)=")(?P<words>[^"]+)|(?P<end>>)(?P<text>[^<>@]+)"""
-)
+STATIC = re.compile(r"""(?P<before>\b(?:title|aria-label|placeholder)=")(?P<words>[^"]+)|(?P<end>>)(?P<text>[^<>@]+)""")
 LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)+)"')
 
 
@@ -23,7 +21,7 @@ def in_language(page: str, language: str) -> str:
         shown = text if translation is None else text.replace(text.strip(), escape(translation))
         return (found["before"] or found["end"]) + shown
 
-    return _STATIC.sub(put, page).replace('<html lang="en">', f'<html lang="{language}">')
+    return STATIC.sub(put, page).replace('<html lang="en">', f'<html lang="{language}">')
 
 
 def texts_of_scripts(scripts: Sequence[str], language: str) -> dict[str, str]:
@@ -36,9 +34,3 @@ def texts_of_scripts(scripts: Sequence[str], language: str) -> dict[str, str]:
 def with_line(text: str, pattern: str, words: Words) -> str:
     """A text whose line number, found by `pattern`, is written in the language of the page."""
     return re.sub(pattern, lambda found: words.say("line {line}", line=found[1]), text)
-
-
-def static_texts(page: str) -> set[str]:
-    """The English texts of the elements of the page."""
-    texts = {unescape((one["words"] or one["text"]).strip()) for one in _STATIC.finditer(page)}
-    return {text for text in texts if re.search("[A-Za-z]{2}", text)}

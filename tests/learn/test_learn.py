@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from io import StringIO
 from pathlib import Path
+from xml.sax.saxutils import unescape
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from gradviz.cli.learn import _opened
 from gradviz.errors import GradvizError
 from gradviz.events.kinds import OpRan
 from gradviz.learn.lesson import Lesson, _expected, is_right, is_word, lesson_called, lessons
-from gradviz.page.page_texts import LITERAL, static_texts
+from gradviz.page.page_texts import LITERAL, STATIC
 from gradviz.step import CommandError, screen, verbs
 from gradviz.step.group import Group
 from gradviz.step.plain_stop import describe
@@ -37,6 +38,12 @@ from gradviz.words.sentences import sentence
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 every = pytest.mark.parametrize("lesson", lessons().values(), ids=lambda lesson: lesson.name)
+
+
+def static_texts(page: str) -> set[str]:
+    """The English texts of the elements of the page."""
+    texts = {unescape((one["words"] or one["text"]).strip()) for one in STATIC.finditer(page)}
+    return {text for text in texts if re.search("[A-Za-z]{2}", text)}
 
 
 def right_answer(session: Session) -> str:

@@ -15,11 +15,10 @@ from gradviz.cli.learn import _opened
 from gradviz.events.kinds import OpRan
 from gradviz.learn.lesson import Lesson, lesson_page, lessons
 from gradviz.page import SCRIPTS, TRYING
-from gradviz.page.page_texts import static_texts
 from gradviz.words.languages import LANGUAGES, texts
 from tests.conftest import CHROMIUM
 from tests.invoked import invoked
-from tests.learn.test_learn import ENGLISH, IN_ENGLISH
+from tests.learn.test_learn import ENGLISH, IN_ENGLISH, static_texts
 from tests.page.page_views import parsed_views
 
 

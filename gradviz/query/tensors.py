@@ -245,12 +245,12 @@ class Tensors(Lookup):
     def is_leaf_that_requires_grad(self, tensor: int, at: int) -> bool:
         """Whether a tensor was a leaf requiring grad just after event `at`."""
         self.trace.reach_tensors([tensor], at)
-        if tensor not in self._ever_wanted:
+        if tensor not in self.ever_wanted:
             return False
         return self.flags(tensor, at) & _WANTED == _WANTED
 
     @cached_property
-    def _ever_wanted(self) -> frozenset[int]:
+    def ever_wanted(self) -> frozenset[int]:
         """The tensors that are leaves requiring grad at any time."""
         states = self.trace.states
         return frozenset(distinct(states.tensors[states.flags & _WANTED == _WANTED]).tolist())

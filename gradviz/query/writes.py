@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gradviz.events.field_types import Saved
-from gradviz.events.kinds import LEAF, REQUIRES_GRAD, UNWATCHED, Accumulated, Kind, NodeMade, OpRan
+from gradviz.events.kinds import UNWATCHED, Accumulated, Kind, NodeMade, OpRan
 from gradviz.query.copies import original, same_elements
 from gradviz.query.flow import reach
 from gradviz.query.ops import COPYING, RUNNING
@@ -141,7 +141,7 @@ class Writes:
 
     def leaf_of(self, tensor: int) -> int:
         """The leaf that a tensor is, or shares memory with; 0 if there is none."""
-        return next((name for name in self._on_memory(tensor) if name in self._wanted), 0)
+        return next((name for name in self._on_memory(tensor) if name in self.query.tensors.ever_wanted), 0)
 
     def touched(self, tensor: int) -> bool:
         """Whether anything wrote to the memory of a tensor, by any of its names."""
@@ -239,11 +239,6 @@ class Writes:
     @cached_property
     def _first_pass(self) -> int:
         return self.trace.passes[0].first if self.trace.passes else self.trace.count
-
-    @cached_property
-    def _wanted(self) -> set[int]:
-        states, wanted = self.trace.states, LEAF | REQUIRES_GRAD
-        return set(distinct(states.tensors[states.flags & wanted == wanted]).tolist())
 
     @cached_property
     def _bases(self) -> dict[int, int]:

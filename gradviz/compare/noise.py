@@ -188,7 +188,7 @@ class _Noisy:
             beyond = self._beyond("entering", values[0], values[1], lambda _: self.rounding.least)
             if beyond is not None:
                 spots = [
-                    Spot(event, query.places.site(_site_of(query, leaf)), name, compact(value))
+                    Spot(event, query.places.site(query.tensors.site(leaf)), name, compact(value))
                     for (query, leaf, event), value in zip(pair, values, strict=True)
                     if value is not None
                 ]
@@ -339,11 +339,6 @@ def _corresponding(one: Iterable[str], other: Iterable[str]) -> Iterator[tuple[s
 def _path(name: str) -> str:
     """The path in a module, without the variable that holds it."""
     return name.partition(".")[2] or name
-
-
-def _site_of(query: Query, tensor: int) -> int:
-    made = query.tensors.made(tensor)
-    return 0 if made is None else made.site
 
 
 # The differences of two runs beyond rounding, as text for a terminal and as plain data.

@@ -133,18 +133,7 @@ def site_of_optimizer(query: Query) -> Site | None:
     return site if site is not None else site_of_step(query)
 
 
-def site_of_tensor(query: Query, tensor: int) -> Site | None:
-    """The site where a tensor was made; None if it is unknown."""
-    made = query.tensors.made(tensor)
-    return query.places.site(made.site) if made is not None else None
-
-
-def site_of_event(query: Query, event: int) -> Site | None:
-    """The site of an event; None if it is unknown."""
-    return query.places.at(event)
-
-
 def expression_at(query: Query, event: int) -> str:
     """The expression of the program that emitted an event; empty if it is unknown."""
-    site = site_of_event(query, event)
+    site = query.places.at(event)
     return query.places.expression(site.number) if site is not None else ""

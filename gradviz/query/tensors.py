@@ -110,6 +110,11 @@ class Tensors(Lookup):
         self._known_makers[tensor] = decoded
         return decoded
 
+    def site(self, tensor: int) -> int:
+        """The number of the site where a tensor was made; 0 if it is unknown."""
+        made = self.made(tensor)
+        return 0 if made is None else made.site
+
     @cached_property
     def _known_makers(self) -> dict[int, OpRan | TensorMade]:
         """The events that made tensors, as far as they were needed: a search needs each of them several times."""

@@ -160,21 +160,17 @@ class Stop:
         if isinstance(event, kinds.ScopeLeft) and self.scope is not None:
             return self.scope.site, self.say("where it was entered")
         if isinstance(event, kinds.Named):
-            return self._made_at(event.tensor), self._made_there(self.called(event.tensor))
+            return self.query.tensors.site(event.tensor), self._made_there(self.called(event.tensor))
         return 0, ""
 
     def _node_place(self) -> tuple[int, str]:
         if self.node_made is not None:
             return self.node_made.site, self._made_there(self.node_name)
         tensors = self.node_tensors or [getattr(self.event, "tensor", 0)]
-        return self._made_at(tensors[0]), self._made_there(self.called(tensors[0]))
+        return self.query.tensors.site(tensors[0]), self._made_there(self.called(tensors[0]))
 
     def _made_there(self, name: str) -> str:
         return self.say("where {name} was made", name=name)
-
-    def _made_at(self, tensor: int) -> int:
-        maker = self.query.tensors.made(tensor)
-        return maker.site if maker is not None else 0
 
     # --- the leaves
 

@@ -13,9 +13,7 @@ from gradviz.diagnose.rank_rule import (
     RankFound,
     RankRule,
     named,
-    site_of_event,
     site_of_step,
-    site_of_tensor,
     values_of_each,
 )
 from gradviz.events.kinds import Kind
@@ -297,7 +295,7 @@ def hooks(ranks: Replicas) -> Iterator[RankFound]:
                 "register the hook on all ranks, or on none",
                 hooking,
                 (event,),
-                site=site_of_tensor(query, gradient) or site_of_event(query, event),
+                site=query.places.site(query.tensors.site(gradient)) or query.places.at(event),
             )
             return
 

@@ -16,10 +16,8 @@ from gradviz.diagnose.rank_rule import (
     named,
     odd_among,
     odd_ranks,
-    site_of_event,
     site_of_optimizer,
     site_of_step,
-    site_of_tensor,
     values_of_each,
 )
 from gradviz.events.kinds import Kind
@@ -93,7 +91,7 @@ def frozen(ranks: Replicas) -> Iterator[RankFound]:
         f"{freezing if 0 < len(freezing) <= LONGEST else 'p.requires_grad_(False)'}  # on all ranks, or on none",
         frozen_ranks,
         (event,) if event else (),
-        site=site_of_event(query, event) if event else site_of_tensor(query, found.tensors[place]),
+        site=query.places.at(event) if event else query.places.site(query.tensors.site(found.tensors[place])),
     )
 
 
@@ -295,11 +293,12 @@ def start(ranks: Replicas) -> Iterator[RankFound]:
             (writes[writing[0]],),
         )
         return
+    one = ranks.ranks[apart[0]]
     yield RankFound(
         f"{begins}, though the gradients are averaged: {named(names[:1])} is {values}",
         _SEED,
         apart,
-        site=site_of_tensor(ranks.ranks[apart[0]], tensors[apart[0]]),
+        site=one.places.site(one.tensors.site(tensors[apart[0]])),
     )
 
 

@@ -18,7 +18,6 @@ from gradviz.diagnose.rank_rule import (
     expression_at,
     named,
     odd_among,
-    site_of_event,
 )
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.query.collective_calls import ALL_REDUCE, all_reduced, is_of_some_ranks
@@ -261,7 +260,7 @@ def _clipped(ranks: Replicas, scaled: _Scaled) -> RankFound:
     rank, first = next(iter(changed.items()))
     query = ranks.ranks[rank]
     names = [query.names.of(parameter) or "a parameter" for parameter in first.parameters]
-    clips, follows = expression_at(query, first.event), site_of_event(query, first.reduced)
+    clips, follows = expression_at(query, first.event), query.places.at(first.reduced)
     if not 0 < len(clips) <= LONGEST:
         clips = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
     many = len(names) > 1
@@ -422,7 +421,7 @@ def bias(ranks: Replicas) -> Iterator[RankFound]:
     first, query = together[0], ranks.queries[0]
     name = query.names.of(first.bias) or "the bias"
     weights = [query.names.of(weight) or "a weight" for weight in first.weights]
-    summed = site_of_event(query, first.summed)
+    summed = query.places.at(first.summed)
     where = "" if summed is None else f" (line {summed.place.line})"
     yield RankFound(
         f"{named([name])} is added on each rank to its part of the product with {named(weights)}, before all_reduce "

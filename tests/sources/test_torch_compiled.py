@@ -364,3 +364,16 @@ def test_what_compiled_code_takes_from_around_it_is_not_called_unused(tmp_path: 
             (w * prior).square().sum().backward()
             optimizer.step()
     assert [finding.rule for finding in gradviz.check(tmp_path / "run.gradviz").findings] == []
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_a_module_of_torchscript_is_one_op_with_its_nodes(tmp_path: Path) -> None:
+    traced = torch.jit.trace(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Tanh()), torch.ones(1, 2))
+    head = torch.nn.Linear(2, 1)
+    with gradviz.record(tmp_path / "run.gradviz"):
+        head(traced(torch.ones(3, 2))).sum().backward()
+    trace = gradviz.open(tmp_path / "run.gradviz")
+    (op,) = [event for event in trace if isinstance(event, OpRan) and event.op == "compiled"]
+    nodes = [event.grad_fn for event in trace if isinstance(event, NodeMade) and event.op == op.index]
+    assert nodes == ["TBackward0", "AddmmBackward0", "TanhBackward0"]
+    assert [event.grad_fn for event in trace if isinstance(event, NodeMade) and event.op == -1] == []

@@ -71,7 +71,8 @@ class Scopes:
         return run
 
     def _enter(self, module: torch.nn.Module, frame: FrameType, open_scopes: list[tuple[int, int]]) -> bool:
-        """Emit that a module is called inside the open scopes; returns whether it runs compiled by `torch.compile`."""
+        """Emit that a module is called inside the open scopes; returns whether it runs compiled, by `torch.compile`
+        or as TorchScript."""
         source = self.source
         collectives = self.collectives
         if collectives.syncing is not None or type(module) not in collectives.others:
@@ -86,7 +87,8 @@ class Scopes:
         open_scopes.append((number, id(module)))
         source.listener.scope_entered(frame, number, "module", name, type(module).__name__, module.training)
         attributes = module.__dict__
-        return attributes.get("_compiled_call_impl") is not None or "dynamo_ctx" in attributes
+        is_scripted = isinstance(module, torch.jit.ScriptModule)
+        return is_scripted or attributes.get("_compiled_call_impl") is not None or "dynamo_ctx" in attributes
 
     def _leave(self, module: torch.nn.Module, scopes: list[tuple[int, int]]) -> None:
         source = self.source

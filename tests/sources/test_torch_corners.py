@@ -361,6 +361,17 @@ def test_views_of_memory_that_nothing_was_written_to_have_no_value(tmp_path: Pat
     assert [None if stats is None else stats.max for stats in seen] == [None, None, 2.0] * 3
 
 
+def test_data_of_memory_that_nothing_was_written_to_has_no_value(tmp_path: Path) -> None:
+    torch.full((9, 9), float("nan"))
+    with gradviz.record(tmp_path / "run.gradviz", values="full"):
+        weight = torch.nn.Parameter(torch.empty(9, 9))
+        weight.data.fill_(2.0)
+        weight.data.sum()
+    trace = gradviz.open(tmp_path / "run.gradviz")
+    seen = [trace.snapshot(op.outputs[0], op.index).stats for op in of(trace, OpRan)]
+    assert [None if stats is None else stats.max for stats in seen] == [None, 2.0, 2.0, 162.0]
+
+
 def test_a_gradient_that_a_hook_takes_away_was_accumulated_before(both: Both) -> None:
     """As an optimizer does that steps while the pass runs."""
 

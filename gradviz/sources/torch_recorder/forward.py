@@ -474,6 +474,8 @@ class Forward(TorchFunctionMode):
         if name in calls.ALIASES:
             known.base = identity.number_of(inputs[0])
             known.alias = VIEW | WHOLE
+            if not version_of(inputs[0]):  # the result may count versions of its own
+                identity.note_unfilled(known, name, known.base)
         elif tensor._is_view():
             self._note_view(tensor, known, inputs)
         if type(tensor) not in PLAIN:
@@ -501,7 +503,9 @@ class Forward(TorchFunctionMode):
             return []
         READER.recent.clear()
         compared = zip(inputs, numbers, before, after, strict=True)
-        return [(tensor, number) for tensor, number, old, new in compared if new != old]
+        written = [(tensor, number) for tensor, number, old, new in compared if new != old]
+        self.identity.unfilled.difference_update(self.identity.known[id(tensor)].base for tensor, _ in written)
+        return written
 
     def _tell_written(
         self, name: str, written: Sequence[tuple[torch.Tensor, int]], in_place: Sequence[torch.Tensor], frame: FrameType

@@ -155,7 +155,7 @@ class Identity:
     def announce(self, tensor: torch.Tensor, how: str, where: Where, source: int = 0) -> int:
         """Emit a tensor that no op made. Its own history, if there is any, is emitted first."""
         known = self.fresh(tensor)
-        self._note_unfilled(known, how, source)
+        self.note_unfilled(known, how, source)
         self._note_base(tensor, known)
         if grad_fn_of(tensor) is not None:
             self.tell_nodes(None, [tensor], None)
@@ -163,7 +163,7 @@ class Identity:
         self.listener.tensor(where, how, state, source)
         return known.number
 
-    def _note_unfilled(self, known: Known, how: str, source: int) -> None:
+    def note_unfilled(self, known: Known, how: str, source: int) -> None:
         """Note a tensor whose elements are whatever was in the memory, as those of its source were."""
         if how in UNFILLED or source in self.unfilled:
             self.unfilled.add(known.number)
@@ -190,7 +190,7 @@ class Identity:
         """Note that a tensor shares the memory of `source`."""
         known.base = of.number
         known.alias = VIEW | (WHOLE if shows_all(source, tensor) else 0)
-        self._note_unfilled(known, "view", of.number)
+        self.note_unfilled(known, "view", of.number)
         if tensor._is_view() and tensor._base is not None:
             self._add_view(tensor._base, known)
 
@@ -239,7 +239,7 @@ class Identity:
         """Number a tensor that was made inside PyTorch, and may not be filled yet; it is emitted before the next
         event."""
         known = self.fresh(tensor)
-        self._note_unfilled(known, how, source)
+        self.note_unfilled(known, how, source)
         self.pending.append((known, where, how, source))
 
     def is_pending(self, tensor: torch.Tensor) -> bool:

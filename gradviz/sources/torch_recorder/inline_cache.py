@@ -264,7 +264,7 @@ class InlineCache:
                         continue
                     return None
                 one = known.get(id(value))
-                if one is None or type(value) not in PLAIN or one.number in unfilled:
+                if one is None or type(value) not in PLAIN or (one.number in unfilled and not value._version):
                     return None
                 inputs.append(value)
                 numbers.append(one.number)

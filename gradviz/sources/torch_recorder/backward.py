@@ -396,7 +396,7 @@ class Pass:
         self.leaves: set[int] = set()  # the tensors that have accumulated a gradient
         self.kept: set[int] = set()  # the gradients that are now the `.grad` of a leaf
         # The nodes that have begun and not ended, among those whose events are emitted separately.
-        self.running: list[int] = []
+        self.running: dict[int, None] = {}
 
     # --- before and after
 
@@ -515,7 +515,7 @@ class Pass:
             return
         self.has_failed = True
         named = [one for one, record in self.records.items() if f"Function {record.name} " in str(error)]
-        begun = guilty = self.running[-1] if self.running else self._next_to_run()
+        begun = guilty = next(reversed(self.running), 0) or self._next_to_run()
         if not was_watched:
             guilty = named[0] if len(named) == 1 else 0
             begun = guilty or self.kept_alive[0].metadata[self.identity.key].number
@@ -662,7 +662,7 @@ class Pass:
 
     @_in_hook
     def _after_hooks_of_leaf(self, record: NodeRecord, *_: Any) -> None:
-        self.running.remove(record.number)
+        self.running.pop(record.number, None)
         self.ran.add(record.number)
 
     @_in_hook
@@ -738,7 +738,7 @@ class Pass:
             self.listener.received(record.number, record.name, self.number, numbers, values)
             self.flowing.tell_retained(record, numbers, received)
         self.arrived[record.number] = numbers[0]
-        self.running.append(record.number)
+        self.running[record.number] = None
         if is_compiled_node(record.name):  # PyTorch may have to compile it first
             self.source.pause()
 
@@ -756,8 +756,7 @@ class Pass:
         tensor, or None."""
         if is_compiled_node(record.name):
             self.source.go_on()
-        if record.number in self.running:
-            self.running.remove(record.number)
+        self.running.pop(record.number, None)
         self.ran.add(record.number)
         with _Plain():
             if self.create_graph:

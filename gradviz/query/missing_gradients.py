@@ -494,7 +494,8 @@ class Lacks:
         if not readers:
             # it may be what the penalty is for
             is_own = leaf in self.penalties and leaf not in self.trace.parameters
-            is_hidden = self._compiled[self._compiled < end].max(initial=-1) > min(chain(*results.values()), default=end)
+            compiled = self._compiled[self._compiled < end].max(initial=-1)
+            is_hidden = compiled > min(chain(*results.values()), default=end)
             if is_own or is_hidden or self._is_template(leaf, begun) or leaf in self._converted:
                 return None  # compiled code may read a copy that was made before it
             return self._as_number(leaf, (leaf,)) or Lacking(leaf, Lack.UNUSED, -1)

@@ -1,8 +1,9 @@
 """Draws a trace as a picture or a page, for all commands."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from gradviz.cli.common import patience
 from gradviz.cli.findings import findings_of
@@ -34,8 +35,7 @@ _UNCHECKED = "cuts were not checked: a gradient may be due at some (gradviz chec
 _PLAIN = (".json", ".mmd")  # formats without marks
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """The options of `gradviz graph`: what to draw, and how."""
 
     number: int | None = None

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +65,7 @@ def info(traces: tuple[Path, ...], as_json: bool, ledger: bool, saved: bool) -> 
 
 def _print_ledgers(traces: list[Trace], as_json: bool) -> None:
     if as_json:
-        ledgers = [[asdict(line) for line in lines(Query(trace))] for trace in traces]
+        ledgers = [[line._asdict() for line in lines(Query(trace))] for trace in traces]
         click.echo(json_text(ledgers if len(ledgers) > 1 else ledgers[0]))
         return
     for trace in traces:
@@ -78,7 +77,7 @@ def _print_ledgers(traces: list[Trace], as_json: bool) -> None:
 def _print_saved(traces: list[Trace], as_json: bool) -> None:
     found = [(query, *query.of(saved_storages)) for query in map(Query, traces)]
     if as_json:
-        of_each = [{"pass": number, "storages": [*map(asdict, storages)]} for _, number, storages in found]
+        of_each = [{"pass": number, "storages": [one._asdict() for one in storages]} for _, number, storages in found]
         click.echo(json_text(of_each if len(of_each) > 1 else of_each[0]))
         return
     for query, _, storages in found:

@@ -165,7 +165,7 @@ def _items_of_runs(traces: Sequence[Trace], reports: Sequence[Report]) -> list[p
     items = []
     for number, (text, (finding, trace)) in enumerate(first.items(), 1):
         runs = "all runs" if len(where[text]) == len(names) else ", ".join(where[text])
-        items.append(replace(_item(number, finding, trace, []), where=runs))
+        items.append(_item(number, finding, trace, [])._replace(where=runs))
     return items
 
 
@@ -192,9 +192,8 @@ def _of_ranks(traces: Sequence[Trace], reports: Sequence[Report], settings: Sett
 def _items_of_ranks(ranks: Mapping[int, Trace], findings: Sequence[Finding]) -> list[page.Item]:
     """The findings of the ranks of one run, findings between ranks first, each with the ranks that have it."""
     return [
-        replace(
-            _item(number, finding, ranks[finding.ranks[0]], []),
-            where=on_ranks(finding.ranks, len(ranks)).removeprefix("on "),
+        _item(number, finding, ranks[finding.ranks[0]], [])._replace(
+            where=on_ranks(finding.ranks, len(ranks)).removeprefix("on ")
         )
         for number, finding in enumerate(findings, 1)
     ]
@@ -293,7 +292,7 @@ def charts_of_run(query: Query) -> list[Drawn]:
     of_all = gradients_of_parameters(query) if adds_up else []
     of_passes = [
         ("Norm of all gradients at the step, by pass", at_steps),
-        (_ALL, [replace(curve, name="all gradients") for curve in of_all]),
+        (_ALL, [curve._replace(name="all gradients") for curve in of_all]),
         ("Change of all parameters relative to their size, by pass", changes_of_steps(query)),
     ]
     return [
@@ -336,7 +335,7 @@ def charts_of_runs(queries: Mapping[str, Query], are_ranks: bool = False) -> lis
     counts = Counter(curve.name for curves in by_run.values() for curve in curves)
     for module in [name for name, count in counts.items() if count > 1][:MOST]:
         series = [
-            replace(curve, name=run) for run, curves in by_run.items() for curve in curves if curve.name == module
+            curve._replace(name=run) for run, curves in by_run.items() for curve in curves if curve.name == module
         ]
         charts.append(Drawn(f"Norm of the gradient of {module}, by pass", series))
     return charts
@@ -387,7 +386,7 @@ def _of_all(
     series: list[NamedCurve] = []
     for run, query in queries.items():
         curves = of_one(query)
-        series += [replace(curve, name=run if len(curves) == 1 else f"{run}: {curve.name}") for curve in curves]
+        series += [curve._replace(name=run if len(curves) == 1 else f"{run}: {curve.name}") for curve in curves]
     return series, note if note and len(series) < len(queries) else "" if series else _UNKNOWN
 
 
@@ -443,7 +442,7 @@ def _counted(counted: Sequence[Binned], is_torch: bool) -> tuple[list[Binned], s
     if "activation" not in sorts:
         more += f" Tensors of at most {SMALL} elements are left out{_COUNT_MORE if is_torch else ''}."
     last = _LAST if any(one.last is not None for one in shown) else ""
-    return [replace(one, histograms=_some_of(one.histograms)) for one in shown], _OF_COUNTED + last + more
+    return [one._replace(histograms=_some_of(one.histograms)) for one in shown], _OF_COUNTED + last + more
 
 
 def _largest(own: Sequence[Binned]) -> list[Binned]:

@@ -4,9 +4,9 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 import numpy as np
@@ -32,8 +32,7 @@ _ALONE = 16  # the most traces that are read in this process
 _STYLES = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """A run: its end, its passes and steps, the loss at the first pass and at the last (None: not known), its
     findings by severity with the rule of the first, and the place where it parts from the first run."""
 
@@ -77,7 +76,7 @@ def runs(folder: Path, sort: str, as_json: bool) -> None:
         rows = _rows(paths, settings_at(Path.cwd()))
     rows = sorted(rows, key=_ORDERS[sort]) if sort != "name" else rows
     if as_json:
-        click.echo(json_text([{name: json_number(value) for name, value in asdict(row).items()} for row in rows]))
+        click.echo(json_text([{name: json_number(value) for name, value in row._asdict().items()} for row in rows]))
         return
     wide_console().print(_table(rows))
 

@@ -1,8 +1,7 @@
 """The comparison of a pass with the same pass compiled: the first gradient that differs by more than rounding."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Group, RenderableType
@@ -22,8 +21,7 @@ from gradviz.words.numbers import number, plural
 from gradviz.words.words import Words
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(NamedTuple):
     """A root or a gradient from the pass as it is and from the compiled pass; None if there is none. `apart` is how far
     they are apart, `allowed` how far rounding allows them to be, both relative to the largest element; None if it is
     not known. `site` is where the pass first reads the parameter."""
@@ -58,8 +56,7 @@ class Pair:
         return largest_change(self.eager, self.compiled)
 
 
-@dataclass(frozen=True, slots=True)
-class Compiled:
+class Compiled(NamedTuple):
     """A pass as it is and compiled. `check` compares the pass as it is with the recording; the gradients of `pairs`
     stand in the order in which they came."""
 

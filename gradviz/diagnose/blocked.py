@@ -1,6 +1,6 @@
 """Lines at which gradients end: their nodes receive a gradient and give only zeros, in every pass."""
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,7 @@ _VIEWS = 4  # the most nodes between a node and the leaf that it gives a gradien
 _SATISFIED = 1e-4  # a loss below this counts as 0
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """A line whose nodes give only zeros. `event` is the first event at which one of these nodes gave zeros, `node` is
     that node, `number` its pass. `leaves` are the leaves behind the line that got only zeros in the whole run.
     `is_last` is True if the node gives the zeros directly to these leaves. `zero` is a tensor of zeros that the op of
@@ -44,7 +43,7 @@ def blocks(case: Case) -> list[Block]:
         if block is not None:
             key = block.site, block.is_last
             before = found.get(key)
-            found[key] = block if before is None else replace(before, leaves=(*before.leaves, leaf))
+            found[key] = block if before is None else before._replace(leaves=(*before.leaves, leaf))
     return sorted(found.values(), key=lambda block: not block.is_last)
 
 

@@ -2,8 +2,8 @@
 loss of another network, or is the target of a loss."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,8 +23,7 @@ _NEAR = 16  # the most tensors behind a factor that are looked at
 _OF_ACTIONS = 64  # the same behind a sum of log-probabilities of several actions
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(NamedTuple):
     """An edge of a graph that should not be there: from `node`, made by op `op`, to the node that made `tensor`.
     `leaves` are the leaves that the gradient reaches through the edge. `number` is the pass; 0 if it is not known.
     `site` is where the tensor is given to a module; 0 if the op is in no module."""
@@ -126,13 +125,13 @@ def _at_the_door(case: Case, link: Link) -> Link | None:
         if not around or not isinstance(maker, OpRan):
             return None
         if maker.index < around[0].index:
-            return replace(link, site=around[0].site)
+            return link._replace(site=around[0].site)
         edges = [(node, edge) for node in query.nodes.of_op(maker.index) for edge in query.nodes.edges(node)]
         onwards = [(node, edge.tensor) for node, edge in edges if edge.node]
         if len(onwards) != 1:
             return None
         ((node, tensor),) = onwards
-        link = replace(link, node=node, op=maker.index, tensor=tensor)
+        link = link._replace(node=node, op=maker.index, tensor=tensor)
     return None
 
 

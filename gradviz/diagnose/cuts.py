@@ -3,8 +3,8 @@ behind the cut get gradients from elsewhere, so that nothing else shows it."""
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -46,8 +46,7 @@ class Place(Enum):
     STEP = "all steps of a recurrence"
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(NamedTuple):
     """An event that cuts trained `leaves` off from the root of a pass, one path of several. `tensor` is what is cut
     off; of a branch, what it is cut off from. `reader` is the op that reads it, `reading` the source of a
     number, `part` the leaves of the layer, `optimizer` that of the pass. `may_be_meant` says that programs also cut off
@@ -79,8 +78,7 @@ def partial_cuts(case: Case) -> list[Cut]:
     return list(found.values())
 
 
-@dataclass(frozen=True, slots=True)
-class Meeting:
+class Meeting(NamedTuple):
     """An op with an input, `tensor`, that is cut off from trained leaves: first by the event `cut`, from the `sources`,
     so from the `leaves` behind them. `live` are its inputs through which gradients flow to leaves of the pass, and
     `weights` leaves of the pass among its inputs. If `layered`, a layer that learns made the input of what is cut."""
@@ -221,7 +219,7 @@ def _recurrences_of(case: Case, scan: _Scan) -> Iterator[Cut]:
         if all(map(behind.get, sources)):
             first, leaves, is_meant = later[0], tuple(sorted(later[0].leaves)), goes_on or any(map(behind.get, live))
             cut = Cut(Place.STEP, first.cut, leaves, scan.root, min(first.sources), reader=first.op)
-            yield replace(cut, may_be_meant=is_meant)
+            yield cut._replace(may_be_meant=is_meant)
 
 
 _SEVERAL = 2  # the fewest results that are cut together

@@ -18,6 +18,7 @@ from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from tempfile import mkstemp
+from typing import NamedTuple
 
 from gradviz.query.functions_of_source import (
     Function,
@@ -37,8 +38,7 @@ from gradviz.words.escape import clean
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(NamedTuple):
     """Other text for the characters from `start` to `end` of a program."""
 
     start: int
@@ -281,8 +281,7 @@ class Patch:
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(NamedTuple):
     """A file that a patch changes: its path without links, its encoding, and its text before and after the edits, each
     with the line ends and the byte order mark of the file."""
 
@@ -385,8 +384,7 @@ Edits = Callable[[Spot], list[Edit]]
 """Makes the edits of a cure at the place of a finding; none if the cure cannot be typed there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fix:
+class Fix(NamedTuple):
     """A cure: its text, and the function that makes its edits; None if the cure is advice. `without` is the call or the
     block that the cure takes out, or the number that it replaces by a tensor; empty for other cures."""
 

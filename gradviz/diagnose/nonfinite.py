@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 
@@ -44,8 +44,7 @@ class Source(Enum):
     RANK = "an all_reduce brought it into a gradient that was finite on this rank"
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):
     """The origin of the first harmful bad number: at `event` it appeared in `tensor`. `harm` is the event at which it
     matters: the beginning of a pass from a bad root, the accumulation of a bad gradient, or the last event of a program
     that ended before any pass (`number` is 0 then). `zeros` is True if only gradients of 0 met the singular point of
@@ -105,11 +104,11 @@ def _before_the_step(case: Case, origin: Origin) -> Origin:
             return Origin(Source.RANK, event, origin.tensor, event, number, is_nan)
     if changed is not None:
         is_nan = has_nan(case, gradient, changed)
-        return replace(origin, source=Source.WRITE, event=changed, tensor=gradient, is_nan=is_nan)
+        return origin._replace(source=Source.WRITE, event=changed, tensor=gradient, is_nan=is_nan)
     written = _first_bad_write(case, origin.tensor, origin.event)
     if written is not None and written not in case.query.of(Writes).of_optimizers:
         is_nan = has_nan(case, origin.tensor, written)
-        return replace(origin, source=Source.WRITE, event=written, is_nan=is_nan)
+        return origin._replace(source=Source.WRITE, event=written, is_nan=is_nan)
     return origin
 
 

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from typing import NamedTuple
 
 from gradviz.diagnose.finding import Finding
 from gradviz.events.kinds import Kind
@@ -25,8 +26,7 @@ ARE_AVERAGED: Callable[[Replicas], bool] = attrgetter("are_averaged")
 ARE_REPLICAS: Callable[[Replicas], bool] = attrgetter("are_replicas")
 
 
-@dataclass(frozen=True, slots=True)
-class RankFound:
+class RankFound(NamedTuple):
     """A result of a rule's search, before it becomes a Finding. The events are events of the first of `ranks` (empty:
     all ranks have it). Its line is that of `site`, else that of the first event."""
 

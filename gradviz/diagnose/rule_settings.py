@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gradviz.diagnose.finding import WARNING
 
 
-@dataclass(frozen=True, slots=True)
-class Threshold:
+class Threshold(NamedTuple):
     """A number that a rule compares with: its default, the least and the largest value allowed, and its meaning."""
 
     default: float

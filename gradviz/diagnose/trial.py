@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,8 +44,7 @@ class Progress(NamedTuple):
     steps: int
 
 
-@dataclass(frozen=True, slots=True)
-class Tried:
+class Tried(NamedTuple):
     """The result of trying the cure of a finding. `problem` is the reason why it was not tried, or how the run failed;
     the other fields may be empty then. `gone` is True if the finding is gone. `new` are the errors and warnings that
     were not there before; the rules in `unchecked` could not be checked before. `progress` is the result of the run

@@ -4,7 +4,8 @@ require grad."""
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import numpy as np
 
@@ -159,8 +160,7 @@ def _lines_of_states(case: Case) -> set[tuple[str, int]]:
     return {line for line, counts in found.items() if line[0] and len(counts) > 1}
 
 
-@dataclass(frozen=True, slots=True)
-class Rootless:
+class Rootless(NamedTuple):
     """A backward() that failed. `root` is 0 if it is unknown. `cut` is the event that cuts the root off from a tensor
     that requires grad, `frozen` the events that switched requires_grad off at the leaves of the root: those after the
     pass `since`, the last one that went well at this line, or all of them if `since` is 0. `held` are leaves that an
@@ -208,7 +208,7 @@ def _since_last_pass(case: Case, found: Rootless) -> Rootless:
     earlier = [one for one in case.trace.passes if one.site and case.query.places.line(one.site) == line]
     done = [one for one in earlier if case.query.passes.is_done(one) and one.first < found.failure.event]
     frozen = tuple(event for event in found.frozen if done and event > done[-1].first)
-    return replace(found, frozen=frozen, since=done[-1].number) if frozen else found
+    return found._replace(frozen=frozen, since=done[-1].number) if frozen else found
 
 
 def _best_cut(case: Case, up: Ways) -> OpRan | TensorMade | None:

@@ -3,9 +3,8 @@
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,8 +39,7 @@ class Stat(IntEnum):
     ZEROS = 6
 
 
-@dataclass(frozen=True, slots=True)
-class Stats:
+class Stats(NamedTuple):
     """The statistics of a tensor. min, max, mean and rms are over the finite elements (NaN if there are none); nan, inf
     and zeros count elements."""
 

@@ -1,7 +1,7 @@
 """The ledger in words: which parameters learn, and why the others do not, as a table and as a line for one tensor."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from rich.table import Table
 from rich.text import Text
@@ -23,8 +23,7 @@ _COLUMNS = "parameter", "held by", "passes", "gradient", "change", "what became 
 _NO_STEP = "no optimizer holds it", "its optimizer never steps"
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """A line of the ledger: a parameter, the optimizers that hold it, the number of passes that gave it a gradient, the
     norm of its gradient at the last step and of the change of that step (None: not known), and what became of it."""
 

@@ -41,8 +41,7 @@ _ANSWERS = ("value", "gradient", "expect")
 _LONGEST = 1 << 20  # bytes of a file
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(NamedTuple):
     """A question. It is asked at the first event where `stop` is true, and its answer is shown at the first later
     event where `shown` is true. The answer is the `value` of a tensor there (`x.grad`), the `gradient` that a tensor
     receives (in forward mode its tangent), or one of the words `expect`, in the order of LANGUAGES. `hint` is shown

@@ -5,10 +5,10 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -368,8 +368,7 @@ _GIVEN_SIZE = "size="
 _ROW = re.compile(r'^  (\w+): \["([^"]*)"', re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """The signature of an op: the names of its inputs, and its other arguments with their defaults."""
 
     inputs: tuple[str, ...]

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
 import graphviz
@@ -204,8 +204,7 @@ class TooSlow(GaveUp):
     """Graphviz did not finish in time."""
 
 
-@dataclass(frozen=True)
-class Engine:
+class Engine(NamedTuple):
     """A layout engine, as shown by `gradviz doctor`. `version` is None if the engine cannot run; `serves` is
     whether `to_svg` uses it."""
 
@@ -257,8 +256,7 @@ def _engines_to_try(asked: str | None) -> list[_Engine]:
 # ---- The programs
 
 
-@dataclass(frozen=True)
-class _Engine:
+class _Engine(NamedTuple):
     """An engine: its name, its title in a message, a function that finds its program, the message if there is no
     program, and advice on how to do without it."""
 

@@ -70,8 +70,7 @@ class Excerpt(NamedTuple):
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(NamedTuple):
     """A finding as the report shows it. `nodes` are the ids and names of the picture's nodes that it is about; in a
     report of several runs, `where` names the runs that have it."""
 
@@ -116,8 +115,7 @@ class Row:
     costs: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """The cost of a line of the program: its place, its source, its share of the total time, the op that took most of
     its time, and a text for each column."""
 
@@ -139,8 +137,7 @@ class Costs(NamedTuple):
     note: str
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """One of several runs: its name, its facts, and whether it has curves."""
 
     name: str

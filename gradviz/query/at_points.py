@@ -6,10 +6,9 @@ the one that the trace names; gradviz's own engine follows one version."""
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,8 +26,7 @@ _DEFAULT = re.compile(r"(dim|axis|keepdim|eps)=.*|(p|ord)=('fro'|2)|correction=1
 _MOST = 4096  # the most elements that are looked at
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(NamedTuple):
     """A point of the table: `call` is the op with its inputs as x, y and z, `inputs` are their values, numbers or
     lists. `by_version` are the gradients of each input for an upstream gradient of ones, from a version on."""
 
@@ -133,7 +131,7 @@ def _of_clamp(name: str, args: str) -> Iterator[Point]:
     call = f"x.clamp({', '.join(f'{which}={place}' for place, which in enumerate(bounds))})"
     for place, bound in enumerate(bounds.values()):
         same = (point for point in points() if point.call == call and point.inputs == (place,))
-        yield from (replace(point, inputs=(bound,)) for point in same)
+        yield from (point._replace(inputs=(bound,)) for point in same)
 
 
 def _is_at(at: Any, value: Snapshot | None) -> np.ndarray:

@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -205,8 +205,7 @@ _ROUNDINGS = 64  # the number of roundings by which a product may differ from th
 _SUMMED = ", summed"
 
 
-@dataclass(frozen=True, slots=True)
-class ChainStep:
+class ChainStep(NamedTuple):
     """The step along the edge `position` of a node.
 
     `formula` is the local derivative as the table states it, or the whole VJP; it is empty if unknown. `symbol` is the
@@ -319,7 +318,7 @@ def _in_numbers(query: Query, step: ChainStep, up: Snapshot, down: Snapshot, tol
     """The step with `local` in numbers: the value of the formula if that gives the recorded gradient, else, where
     nothing is summed, downstream / upstream."""
     if step.summed and step.formula == "1":
-        return replace(step, local=np.ones(()), product=up)
+        return step._replace(local=np.ones(()), product=up)
     g, recorded = (_real(snapshot) for snapshot in (up, down))
     if g is None or recorded is None or step.is_whole:
         return step
@@ -332,10 +331,10 @@ def _in_numbers(query: Query, step: ChainStep, up: Snapshot, down: Snapshot, tol
             agrees = result.shape == recorded.shape and np.all(np.abs(result - recorded) <= tolerance * scale)
         if agrees:
             of = replace(up, array=product.astype(np.float64), told=None) if step.summed else None
-            return replace(step, local=local, product=of)
+            return step._replace(local=local, product=of)
     if step.summed:
         return step
-    return replace(step, local=quotient(step.made.rule.elementwise, up, down), is_defined=local is not None)
+    return step._replace(local=quotient(step.made.rule.elementwise, up, down), is_defined=local is not None)
 
 
 def _real(snapshot: Snapshot) -> np.ndarray | None:

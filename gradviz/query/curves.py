@@ -5,7 +5,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -21,8 +21,7 @@ from gradviz.tracefile.columns import Table
 from gradviz.tracefile.states import States
 
 
-@dataclass(frozen=True, slots=True)
-class Norms:
+class Norms(NamedTuple):
     """Euclidean norms of many leaves. `values[i]` is the norm of the gradient or the change of `leaves[i]` in the pass
     or step `at[i]`, and `sizes[i]` the norm of the leaf itself then. NaN where elements are not finite, −1 where the
     norm is not known."""
@@ -41,8 +40,7 @@ def accumulated_norms(query: Query) -> Norms:
     return Norms(table["tensor"], table["in_pass"], norms_of(trace, gradients), norms_of(trace, leaves))
 
 
-@dataclass(frozen=True, slots=True)
-class StepWrites:
+class StepWrites(NamedTuple):
     """The last write of each step of an optimizer to each parameter: the event, the tensor, and the row of the step
     among the STEPPED events."""
 
@@ -175,8 +173,7 @@ def norm_of(snapshot: Snapshot | None) -> float | None:
 FIRST_PASSES, SAMPLE, ERROR, TROUBLE = "first", "sample", "error", "trouble"
 
 
-@dataclass(frozen=True, slots=True)
-class PassSummaries:
+class PassSummaries(NamedTuple):
     """The numbers of the passes `passes`, which ascend: the losses, and the norms of all gradients together that
     optimizers stepped with. NaN where they are not finite; `has_loss` and `has_norm` are whether they are known."""
 
@@ -201,8 +198,7 @@ def pass_summaries(query: Query) -> PassSummaries:
     return PassSummaries(passes, losses, has_loss, np.sqrt(squares), has_norm)
 
 
-@dataclass(frozen=True, slots=True)
-class StepSummaries:
+class StepSummaries(NamedTuple):
     """Norms of the changes that steps of optimizers, by their numbers, made to all their parameters together, and of
     these before (`sizes`); `passes` are those whose gradients they used, and ascend. NaN where they are not finite."""
 
@@ -267,8 +263,7 @@ def _reason(number: int, first: int, digits: int, causes: dict[int, str]) -> str
     return next(filter(None, before), SAMPLE if is_sample else TROUBLE)
 
 
-@dataclass(frozen=True, slots=True)
-class NamedCurve:
+class NamedCurve(NamedTuple):
     """Values over the passes or steps `at`. NaN where a value is not finite."""
 
     name: str
@@ -366,14 +361,14 @@ def _rates_of_groups(query: Query, optimizer: int) -> list[tuple[list[int], Name
 def _with_groups(name: str, curves: list[tuple[list[int], NamedCurve]]) -> list[NamedCurve]:
     """The curves of an optimizer by its name; with their groups if there are several."""
     if len(curves) == 1:
-        return [replace(curve, name=name) for _, curve in curves]
-    return [replace(curve, name=f"{name}, group {', '.join(map(str, numbers))}") for numbers, curve in curves]
+        return [curve._replace(name=name) for _, curve in curves]
+    return [curve._replace(name=f"{name}, group {', '.join(map(str, numbers))}") for numbers, curve in curves]
 
 
 def gradients_of_modules(query: Query, module_of: Grouping) -> list[NamedCurve]:
     """The norm of all gradients together that the parameters of a module accumulated in a pass."""
     norms = query.of(accumulated_norms)
-    return _together(replace(norms, sizes=np.zeros_like(norms.values)), module_of, lambda values, sizes: values)
+    return _together(norms._replace(sizes=np.zeros_like(norms.values)), module_of, lambda values, sizes: values)
 
 
 def gradients_of_parameters(query: Query) -> list[NamedCurve]:
@@ -522,8 +517,7 @@ class Histogram(NamedTuple):
     counts: np.ndarray
 
 
-@dataclass(frozen=True, slots=True)
-class Binned:
+class Binned(NamedTuple):
     """The histograms of an activation, a parameter or a gradient (`what`) by pass, each from the least to the largest
     element that was counted; or those of the parameters or gradients of a module. `last` is that of a leaf when the
     recording ended or its module was freed, with the number of the last pass before."""

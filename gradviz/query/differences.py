@@ -7,7 +7,6 @@ If no two neighbours agree, because of a kink or of rounding, the elements are c
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -126,8 +125,7 @@ _COARSE_ALONG = 1e-1  # the same, for shorter numbers
 Slopes = Callable[[float], tuple[float, float]]  # from h to the slopes to both sides
 
 
-@dataclass(frozen=True, slots=True)
-class Along:
+class Along(NamedTuple):
     """The slope that the gradient gives (`given`) and the slope by differences (`found`)."""
 
     given: float

@@ -5,7 +5,6 @@ answer walks by `reach` or `chain`, which end at a limit."""
 import ast
 from collections import deque
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from functools import cache, cached_property
 from heapq import heappop, heappush
@@ -525,8 +524,7 @@ class Downstream:
         return {one: self.readers(one) for one in reach([tensor], self.onward, most)}
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(NamedTuple):
     """An op, the leaves that require grad among its inputs, and its data: the other inputs."""
 
     event: int

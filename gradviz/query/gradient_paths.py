@@ -15,7 +15,6 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
 from typing import NamedTuple
@@ -52,8 +51,7 @@ class _Place(NamedTuple):
     region: Region
 
 
-@dataclass(frozen=True, slots=True)
-class _Meeting:
+class _Meeting(NamedTuple):
     """The gradients that meet at a place, with their shares, and the places that they come from (None: from outside).
     `paths` paths lead to the place (MOST_PATHS: that many or more). `mass` is the sum of their products of shares,
     `bound` the sum of the absolute values, and `best` the logarithm of the largest. `exact` and `hooked` are as in
@@ -81,8 +79,7 @@ class Step(NamedTuple):
     hooked: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Path:
+class Path(NamedTuple):
     """A path from the root down to the tensor, and its contribution. With `cut` it begins below a meeting of gradients
     whose elements were not recorded."""
 
@@ -97,8 +94,7 @@ class Path:
         return all(step.exact for step in self.steps)
 
 
-@dataclass(frozen=True, slots=True)
-class Decomposition:
+class Decomposition(NamedTuple):
     """A gradient as a sum: the paths that contribute most, and the `rest` of all other paths together. `hooks` is what
     hooks on the tensor itself added. `paths` counts all paths up to MOST_PATHS."""
 
@@ -128,18 +124,15 @@ def with_contributions(sum_over_paths: Decomposition, alone: Sequence[np.ndarray
     came = sum_over_paths.gradient - sum_over_paths.hooks
     parts = [part_of(gradient, region) for gradient in alone]
     paths = [
-        replace(
-            path,
-            steps=tuple(step._replace(exact=True) for step in path.steps),
-            contribution=part,
-            share=_share(came, part),
+        path._replace(
+            steps=tuple(step._replace(exact=True) for step in path.steps), contribution=part, share=_share(came, part)
         )
         for path, part in zip(sum_over_paths.shown, parts, strict=True)
     ]
     paths.sort(key=lambda path: float(np.linalg.norm(path.contribution)), reverse=True)
     nothing = np.zeros_like(came)
     rest = came - sum(parts, nothing) if len(paths) < sum_over_paths.paths else nothing
-    return replace(sum_over_paths, shown=tuple(paths), rest=rest, rest_share=_share(came, rest))
+    return sum_over_paths._replace(shown=tuple(paths), rest=rest, rest_share=_share(came, rest))
 
 
 class Missing(Exception):
@@ -441,8 +434,7 @@ def broadcast(region: Region, below: tuple[int, ...] | None, above: tuple[int, .
     return (*[None] * new, *spread)
 
 
-@dataclass(frozen=True, slots=True)
-class WayStep:
+class WayStep(NamedTuple):
     """A gradient on its way. `source` is the node that produced it (0: it came from outside) at `event`. `norm` is the
     norm of its finite elements, NaN if none is finite; `odd` names the other elements: `NaN`, `inf` or nothing.
     `others` are the norms of the gradients that it met."""

@@ -3,7 +3,6 @@ step before and this one: the passes that gave it a gradient, who cleared or cha
 that the step used, and what the step changed. The first link that is broken is the reason why it does not learn."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from itertools import groupby
@@ -41,8 +40,7 @@ LINKS = tuple(Link)
 WITH_GRADIENT = [LINKS.index(link) for link in (Link.ZERO, Link.UNCHANGED, Link.LEARNS)]
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(NamedTuple):
     """The rows, sorted by leaf and step. Row i is about `leaves[i]` at the event `steps[i]`, a step of the optimizer
     `optimizers[i]`, after its step before at `since[i]` (−1: there is none). `passes` and `lost` count the passes since
     then whose gradients were in `.grad` at the step, or were cleared before it; `cleared` is the last event that

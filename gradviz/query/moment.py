@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,8 +20,7 @@ from gradviz.tracefile import PassInfo, Snapshot
 _WANTED = LEAF | REQUIRES_GRAD
 
 
-@dataclass(frozen=True, slots=True)
-class TensorState:
+class TensorState(NamedTuple):
     """A tensor at a moment. `grad` is the number of its `.grad` (0: None), and `grad_value` the value of its
     `.grad`."""
 
@@ -275,8 +275,7 @@ class Sweep:
     tangents: dict[int, int] = field(default_factory=dict)  # the tangent of each tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(NamedTuple):
     """A tensor of a sweep and its twin, the tensor of the same place in a backward pass; with the tangent of the tensor
     and the gradient of the twin."""
 

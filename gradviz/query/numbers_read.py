@@ -10,7 +10,6 @@ import operator
 import re
 from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
@@ -39,8 +38,7 @@ _CONVERSIONS |= {f"math.{one}": getattr(math, one) for one in ("exp", "log", "sq
 _Values = dict[ast.AST, float | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """A read of a plain number: its event, the tensor with a graph whose number it is, and the expression that reads
     it: `rough.item()`. `is_here` says that it stands in the expression of the op that gets the number."""
 

@@ -178,8 +178,7 @@ def error(query: Query) -> dict[str, Any] | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Saved:
+class Saved(NamedTuple):
     """A storage that nodes had saved when a pass began: its bytes, the oldest of the nodes, the leaf on it (0: none)
     and whether that is a parameter, a buffer or requires grad, and the paths of the modules that all nodes are in."""
 

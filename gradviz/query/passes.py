@@ -4,10 +4,11 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, cached_property, lru_cache
 from itertools import pairwise
 from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -179,8 +180,7 @@ def ranges(numbers: Iterable[int]) -> str:
     return ", ".join(" to ".join(map(str, ends)) for ends in stretches)
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(NamedTuple):
     """A gradient that arrived at a node. `event` is the Produced event that delivered it, and `position` the edge; for
     a root `event` is the PassBegan of the pass, and `position` the root."""
 
@@ -213,8 +213,7 @@ def recording(trace: Trace, options: str) -> str:
     return f"gradviz trace {options} {program if is_plain and program.isprintable() else 'SCRIPT'}"
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(NamedTuple):
     """A stretch of events in which the same gradients wait at an output of a node. It begins at `first` and ends before
     `end`, the event at which another gradient arrives or the node receives them; `end` is None if it was not
     recorded."""

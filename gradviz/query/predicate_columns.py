@@ -3,7 +3,6 @@ fields over a whole trace, as columns with one or several values for each event.
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
@@ -323,8 +322,7 @@ class Field(NamedTuple):
     where: frozenset[Kind] = EVERYWHERE
 
 
-@dataclass(frozen=True, slots=True)
-class Tensors:
+class Tensors(NamedTuple):
     """Tensors whose statistics are fields: `out.rms`."""
 
     doc: str

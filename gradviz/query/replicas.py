@@ -2,7 +2,6 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, pairwise, takewhile
 from typing import Any, NamedTuple, TypeVar
@@ -187,8 +186,7 @@ def _copied(query: Query, tensor: int) -> int:
     return op.inputs[0] if op is not None and op.op in COPYING and op.inputs else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Calls:
+class Calls(NamedTuple):
     """The calls of a module in order: the events, and whether it was in training mode at each of them."""
 
     events: np.ndarray
@@ -275,8 +273,7 @@ def holds(query: Query, step: Stepped, tensor: int) -> bool:
 _FEWEST_DROPPED = 24  # elements: so many are not dropped alike by chance
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(NamedTuple):
     """A parameter whose gradient differs between the ranks at an optimizer's step. `step` counts from 1. By rank:
     `gradients` are the gradients, None if a rank has none; `averaged` is whether the gradient had been all-reduced; if
     it was the same on all ranks then, `changed` are the events that have made it differ since, 0 if a rank has none."""

@@ -1,7 +1,6 @@
 """The reason why a gradient is 0: the event that set it to 0, or the node that gave 0 for a gradient that is not 0."""
 
 from collections import deque
-from dataclasses import astuple
 from typing import NamedTuple
 
 from gradviz.events.kinds import Accumulated, Kind, Produced
@@ -26,7 +25,7 @@ class Zero(NamedTuple):
 def is_zero(snapshot: Snapshot | None) -> bool:
     """Whether all elements of a tensor are known to be 0."""
     stats = None if snapshot is None else snapshot.stats
-    return stats is not None and not any(astuple(stats)[column] for column in OF_ZEROS)
+    return stats is not None and not any(tuple(stats)[column] for column in OF_ZEROS)
 
 
 def why_zero(query: Query, tensor: int, moment: Moment) -> Zero | None:

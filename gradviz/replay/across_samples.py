@@ -2,8 +2,7 @@
 the others. It is 0 where nothing is computed between samples."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Group, RenderableType
@@ -25,8 +24,7 @@ _ELEMENTS, _CHOSEN, _PRODUCT, _PART = range(-(10**9), -(10**9) + 4)  # numbers t
 _NEAR = 1e-6  # relative to the gradient of the sample's own data: rounding
 
 
-@dataclass(frozen=True)
-class AcrossSamples:
+class AcrossSamples(NamedTuple):
     """`norms` has, for each of the first samples, the norm of the gradient of its part of the loss with respect to the
     data of each of `size` samples. `tensors` are the data, or what an embedding makes of it. `first` is the first call
     that gives something else for a part of the batch, None if none is known."""
@@ -83,7 +81,7 @@ def _derived(plan: Plan, axes: dict[int, int], made: Mapping[tuple[int, int], np
     for step in plan.steps:
         if isinstance(step, Input):
             is_data = step.tensor in axes and step.tensor > 0 and "float" in step.value.dtype
-            steps.append(replace(step, how=LEAF if is_data else DATA))
+            steps.append(step._replace(how=LEAF if is_data else DATA))
             continue
         result = step.outputs[0] if step.outputs else 0
         of_batch = next((axes[tensor] for tensor in step.inputs if tensor in axes), None)
@@ -94,7 +92,7 @@ def _derived(plan: Plan, axes: dict[int, int], made: Mapping[tuple[int, int], np
             steps.append(given(step.event, result, array, array.dtype.name, plan.inputs[0].value.device, LEAF))
         else:
             steps.append(step)
-    return replace(plan, steps=tuple(steps))
+    return plan._replace(steps=tuple(steps))
 
 
 def _of_part(plan: Plan, last: Call, chosen: np.ndarray) -> Plan:
@@ -102,21 +100,21 @@ def _of_part(plan: Plan, last: Call, chosen: np.ndarray) -> Plan:
     positional, named = last.arguments
     if last.op in REDUCTIONS:
         of = positional[0] if positional else named["input"]
-        elements = replace(last, function="Tensor.clone", arguments=[[of], {}])
+        elements = last._replace(function="Tensor.clone", arguments=[[of], {}])
     else:
-        elements = replace(last, arguments=[positional, {**named, "reduction": "none"}])
+        elements = last._replace(arguments=[positional, {**named, "reduction": "none"}])
     until = plan.steps.index(last)
     pair = (_ELEMENTS, _CHOSEN)
-    product = replace(last, function="torch.mul", event=last.event + 1, inputs=pair, outputs=(_PRODUCT,))
-    part = replace(product, function="torch.sum", inputs=(_PRODUCT,), outputs=(_PART,))
+    product = last._replace(function="torch.mul", event=last.event + 1, inputs=pair, outputs=(_PRODUCT,))
+    part = product._replace(function="torch.sum", inputs=(_PRODUCT,), outputs=(_PART,))
     steps = (
         *plan.steps[:until],
-        replace(elements, outputs=(_ELEMENTS,)),
+        elements._replace(outputs=(_ELEMENTS,)),
         given(last.event, _CHOSEN, chosen, "float32", plan.inputs[0].value.device),
-        replace(product, arguments=[[{"tensor": 0}, {"tensor": 1}], {}]),
-        replace(part, arguments=[[{"tensor": 0}], {}]),
+        product._replace(arguments=[[{"tensor": 0}, {"tensor": 1}], {}]),
+        part._replace(arguments=[[{"tensor": 0}], {}]),
     )
-    return replace(plan, steps=steps, roots=(_PART,), starts=(None,))
+    return plan._replace(steps=steps, roots=(_PART,), starts=(None,))
 
 
 def _squares(gradient: np.ndarray | None, axis: int, size: int) -> np.ndarray:

@@ -97,14 +97,15 @@ def resized(plan: Plan, arrays: Mapping[int, np.ndarray], before: int, after: in
     for step in plan.steps:
         if isinstance(step, Input):
             if (array := arrays.get(step.tensor)) is not None:
-                step = replace(step, value=replace(step.value, shape=array.shape, array=np.ascontiguousarray(array)))
+                value = replace(step.value, shape=array.shape, array=np.ascontiguousarray(array))
+                step = step._replace(value=value)
             steps.append(step)
             continue
         if not of_batch.isdisjoint(step.inputs):
             of_batch.update(step.outputs)
         sizes = step.op in _RESHAPING and not of_batch.isdisjoint(step.inputs)
         steps.append(_with_size(step, before, after) if sizes or step.op in _REPEATING else step)
-    return replace(plan, steps=tuple(steps))
+    return plan._replace(steps=tuple(steps))
 
 
 def _with_size(call: Call, before: int, after: int) -> Call:
@@ -116,7 +117,7 @@ def _with_size(call: Call, before: int, after: int) -> Call:
         if not is_found:
             part, is_found = _resized_part(part, before, after, is_exact)
         changed.append(part)
-    return replace(call, arguments=[changed, named])
+    return call._replace(arguments=[changed, named])
 
 
 def _resized_part(part: Any, before: int, after: int, is_exact: bool) -> tuple[Any, bool]:
@@ -151,11 +152,11 @@ def prepared(query: Query, runner: Runner, plan: Plan) -> Plan:
         elif is_dropout(step.function):
             mask = _mask(runner, plan, step, made[step.event, step.outputs[0]].shape, device)
             arguments, inputs = [[{"tensor": 0}, {"tensor": 1}], {}], (*step.inputs, mask.tensor)
-            product = replace(step, function="torch.mul", arguments=arguments, generator=None)
-            steps += [mask, replace(product, inputs=inputs, written=())]
+            product = step._replace(function="torch.mul", arguments=arguments, generator=None)
+            steps += [mask, product._replace(inputs=inputs, written=())]
         else:
             steps.append(step)
-    return replace(plan, steps=tuple(_needed(steps, plan.roots)))
+    return plan._replace(steps=tuple(_needed(steps, plan.roots)))
 
 
 def _needed(steps: Sequence[Input | Call], roots: Sequence[int]) -> list[Input | Call]:
@@ -180,7 +181,7 @@ def _mask(runner: Runner, plan: Plan, call: Call, shape: tuple[int, ...], device
         raise ReplayError(f"{call.function} changes what it does not drop: its batch cannot be split or joined")
     ones = np.ones(shape, np.float32)
     entered = given(0, call.inputs[0], ones, call.dtype, device, LEAF)
-    alone = replace(plan, steps=(entered, call), roots=call.outputs, starts=(ones,))
+    alone = plan._replace(steps=(entered, call), roots=call.outputs, starts=(ones,))
     mask = runner.run(alone, Edits()).gradients[call.inputs[0]]
     assert mask is not None
     return given(call.event, -call.event, mask, call.dtype, device)

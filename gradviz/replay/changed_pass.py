@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -222,8 +222,7 @@ def _of_node(node: int, produced: Sequence[np.ndarray | None]) -> BadOrigin:
     return BadOrigin(is_nan, 0, 0, node, indices_of(np.isnan(bad) if is_nan else np.isinf(bad)))
 
 
-@dataclass(frozen=True)
-class Changed:
+class Changed(NamedTuple):
     """A value of the pass before and after: a root, or the gradient of a leaf; None if there is none."""
 
     tensor: int
@@ -233,8 +232,7 @@ class Changed:
     after: np.ndarray | None
 
 
-@dataclass(frozen=True)
-class WhatIf:
+class WhatIf(NamedTuple):
     """A pass that ran again. `changes` compare the values before and after the edits; without edits both are the
     same. `dtype` is the changed dtype of all floating-point numbers, or empty; `sample` an index of the batch that is
     left out of the loss. `first` is the first call with another result, None with a dtype. `held` are values that
@@ -436,8 +434,7 @@ _PROPORTIONAL = frozenset("SGD Adam AdamW RMSprop Adagrad Adamax NAdam RAdam Ada
 _RATE = "lr"
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """A parameter before a step, after it, and after the step with the other rate."""
 
     leaf: int
@@ -446,8 +443,7 @@ class Step:
     scaled: np.ndarray
 
 
-@dataclass(frozen=True)
-class ScaledStep:
+class ScaledStep(NamedTuple):
     """A step with `factor` times its learning rate; `rates` are the original rates. `losses` has, for each root of
     the pass, its value before the step, after it, and after the scaled step, on the same data."""
 

@@ -4,7 +4,7 @@ graph, or with a tensor in place of its number.
 Except for a clamp, no value changes with the cure, which is checked. The result is exact if the pass runs again with
 the recorded result, and if all that such a gradient could flow through runs again too."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,7 @@ from gradviz.replay.plan import CARRIED, CUT, LEAF, Call, Input, Plan, ReplayErr
 DETACH, CLAMP, NO_GRAD, NUMBER = "detach", "clamp", "no_grad", "number"
 
 
-@dataclass(frozen=True)
-class Gained:
+class Gained(NamedTuple):
     """A gradient that a leaf would have received; `before` is the gradient that it received, or None."""
 
     leaf: int
@@ -30,8 +29,7 @@ class Gained:
     after: np.ndarray
 
 
-@dataclass(frozen=True)
-class CureOutcome:
+class CureOutcome(NamedTuple):
     """The result of pass `number` with a cure on a line. `kind` is the sort of cure: without the call of `detach` or
     `clamp`, without the block of `no_grad`, or with the tensor of a `number` in its place. `typed` is the code that
     the program has there."""
@@ -44,8 +42,7 @@ class CureOutcome:
     gained: tuple[Gained, ...]
 
 
-@dataclass(frozen=True)
-class _Cure:
+class _Cure(NamedTuple):
     """A cure that can be tried: the plan of the pass with the cure, the edits, and the removed block."""
 
     kind: str

@@ -7,9 +7,8 @@ import math
 from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,8 +38,7 @@ _MOST_UNSURE = 4
 _IGNORED = -100  # PyTorch's default of ignore_index
 
 
-@dataclass(frozen=True)
-class LeafGradients:
+class LeafGradients(NamedTuple):
     """The gradient of a leaf for one batch, and what the micro-batches accumulate in its `.grad`."""
 
     leaf: int
@@ -59,8 +57,7 @@ class LeafGradients:
         return float(np.abs(self.accumulated - self.batch).max()) if self.batch.size else 0.0
 
 
-@dataclass(frozen=True)
-class MicroBatches:
+class MicroBatches(NamedTuple):
     """One batch beside its micro-batches, of `sizes` samples. `passes` are the joined passes, or the pass that was
     split; `tensors` are those that were split or joined.
     `relation` says what makes the gradient of the batch: the MEAN or the SUM of the micro-batches' gradients, these
@@ -355,7 +352,7 @@ def _unscaled(plan: Plan) -> tuple[Plan, float]:
         return plan, 1.0
     factor = 1 / numbers[0] if last.op in _DIVIDING else float(numbers[0])
     steps = tuple(step for step in plan.steps if step is not last)
-    return replace(plan, steps=steps, roots=(tensor,)), factor
+    return plan._replace(steps=steps, roots=(tensor,)), factor
 
 
 def _same_tensors(one: Plan, other: Plan) -> dict[int, int]:

@@ -91,8 +91,7 @@ class Runner(Protocol):
         that is impossible."""
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
     """A recorded value that a replay does not reproduce: the tensor, the event, and the largest difference of an
     element (NaN if it is not known)."""
 
@@ -101,8 +100,7 @@ class Difference:
     largest: float
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     """The comparison of a replay with the recording: how many roots and gradients were compared, and how many are
     equal. Of the equal gradients, `to_the_bit` are equal in every bit, the others, which are large, in their
     statistics. `differences` are in the order of the run."""

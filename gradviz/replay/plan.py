@@ -7,7 +7,6 @@ are needed; if a gradient flows on, the calls that made the tensor are needed to
 import ast
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,8 +32,7 @@ class ReplayError(GradvizError):
     """A pass cannot run again. The message is one line for the user."""
 
 
-@dataclass(frozen=True)
-class Input:
+class Input(NamedTuple):
     """A value that enters the pass. `how` is as in ValueKept; an input with `leaf` or `cut` gets a gradient."""
 
     event: int
@@ -48,8 +46,7 @@ class Input:
         return self.how in (LEAF, CUT)
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """A call to make. `arguments` is their JSON tree; `generator` the state of the random numbers, None if the call
     uses none; `dtype` the recorded dtype of its first tensor."""
 
@@ -70,8 +67,7 @@ class Call:
         return base_name(self.function)
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """A pass that can run again. `starts` are its initial gradients, None where the program gave none. The calls of a
     plan with a `remedy` were rebuilt from texts: where they fail or give other results, this says what to do."""
 

@@ -3,9 +3,8 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from operator import index
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 _DEEPEST = 8  # nested lists and objects: the most that a reader accepts
 _LARGEST = 1 << 63
@@ -16,8 +15,7 @@ class NotExpressed(Exception):
     """An argument cannot be written as data."""
 
 
-@dataclass(frozen=True)
-class Library:
+class Library(NamedTuple):
     """The classes of a library with PyTorch's names: its tensors, sizes and devices. `named` are the classes whose
     values are written as text (dtypes, layouts). `is_plain` decides whether a replay can make a tensor."""
 

@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader, SourcelessFileLoader
 from importlib.util import MAGIC_NUMBER, find_spec
@@ -21,7 +20,7 @@ from os import getpid  # which a script may replace in `os`
 from pathlib import Path
 from traceback import walk_stack
 from types import CodeType, FrameType, ModuleType, TracebackType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from gradviz.errors import GradvizError, nearest
 from gradviz.events.listener import Listener
@@ -243,8 +242,7 @@ _OURS = __name__.partition(".")[0]
 _FEW_OBJECTS = 100_000  # the most objects that a script may have made before it imports PyTorch
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """The end of a script: its exit status, and the exception that ended it or None. If the scope to record was never
     entered, `others` are the names of some scopes that were. `lost` means that the recording ended before the script,
     because it could not be written; `kept_earlier`, that nothing was recorded and an earlier trace is still there."""

@@ -13,7 +13,6 @@ import warnings
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from time import monotonic
@@ -479,7 +478,7 @@ def parts_of(replay: Replay, last: Call) -> torch.Tensor:
     if last.op in REDUCTIONS:
         elements = replay.value(positional[0] if positional else named["input"], last)
     else:
-        unreduced = replace(last, arguments=[positional, {**named, "reduction": "none"}], outputs=(-1,))
+        unreduced = last._replace(arguments=[positional, {**named, "reduction": "none"}], outputs=(-1,))
         replay.call(unreduced)
         elements = replay.tensor(-1)
     if elements.ndim == 0:

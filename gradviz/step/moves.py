@@ -3,7 +3,6 @@ of a tensor, a text. Each works forwards and backwards."""
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from string import ascii_lowercase
 
 import numpy as np
@@ -336,8 +335,8 @@ def _changed_at(session: Session, about: Subject, event: int) -> Subject:
     """A tensor with the part that an event changed, its value or its `.grad`, unless a part was named."""
     if about.part:
         return about
-    value = replace(about, part="value")
-    return value if event in changes(session.words, value) else replace(about, part="grad")
+    value = about._replace(part="value")
+    return value if event in changes(session.words, value) else about._replace(part="grad")
 
 
 def _first_change(session: Session, events: np.ndarray) -> str:

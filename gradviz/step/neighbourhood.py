@@ -21,8 +21,7 @@ DONE, HERE, AHEAD = "done", "here", "ahead"
 _BEFORE, _AFTER = 3, 3  # number of edges to follow
 
 
-@dataclass(frozen=True, slots=True)
-class Spot:
+class Spot(NamedTuple):
     """A node, an op or a leaf. `state` says whether it ran before this stop, runs here, or is still to come.
     `text` is its value or gradient."""
 

@@ -16,10 +16,10 @@ import re
 import sysconfig
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from gradviz.events.site import Place, place_of
 from gradviz.system.turns import new_own_turn
@@ -44,8 +44,7 @@ def _is_in_library(filename: str) -> bool:
     return filename.startswith(_LIBRARIES) or any(folder in filename for folder in _LIBRARY_FOLDERS)
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(NamedTuple):
     """A place and the number of the site that called it (0: none).
 
     `names` are the variables that the value made there is assigned to. `library` is the library's own line, if the
@@ -58,8 +57,7 @@ class Site:
     library: Place | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """One frame of a site: a site as it is written, before library frames are joined with their callers."""
 
     number: int

@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -239,8 +239,7 @@ class UnknownName(GradvizError):
     """No tensor has this name. The message is one line for the user."""
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(NamedTuple):
     """A tensor, and the part of it that is meant: `value`, `grad`, or both (empty)."""
 
     tensor: int

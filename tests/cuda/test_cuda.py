@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -161,10 +160,10 @@ def test_statistics_are_those_of_the_elements(kind: str, size: int, tmp_path: Pa
         made = made.half()
     with gradviz.record(tmp_path / "run.gradviz"):
         out = made * 1
-    expected = astuple(stats_of(out.float().cpu().numpy()))
+    expected = tuple(stats_of(out.float().cpu().numpy()))
     with gradviz.open(tmp_path / "run.gradviz") as trace:
         rows = [trace.states.snapshot(row, row) for row in range(len(trace.states))]
-    found = [astuple(row.told) for row in rows if row is not None and row.told is not None][-1:]
+    found = [tuple(row.told) for row in rows if row is not None and row.told is not None][-1:]
     assert len(found) == (size > 64)
     for numbers in found:
         assert numbers[4:] == expected[4:]

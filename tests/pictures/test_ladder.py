@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -75,7 +74,7 @@ def test_where_graphviz_gives_up_things_stand_in_rows_and_the_picture_says_why(g
 
 
 def test_without_any_graphviz_things_stand_in_rows_and_the_picture_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "_EMBEDDED", replace(layout._EMBEDDED, find=lambda: None))
+    monkeypatch.setattr(layout, "_EMBEDDED", layout._EMBEDDED._replace(find=lambda: None))
     assert "placed in rows: graphviz-pure is not installed<" in svg(chain(20))
 
 

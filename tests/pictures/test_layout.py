@@ -8,7 +8,6 @@ import struct
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from xml.etree import ElementTree
@@ -233,7 +232,7 @@ class TestTheEmbeddedEngine:
         ],
     )
     def test_without_it_it_is_given_up_with_the_reason(self, find: Callable[[], str | None], reason: str, monkeypatch):
-        without = replace(layout._EMBEDDED, find=find)
+        without = layout._EMBEDDED._replace(find=find)
         monkeypatch.setattr(layout, "_EMBEDDED", without)
         monkeypatch.setattr(layout, "_ENGINES", (layout._DOT, without))
         assert engines()[1].version is None

@@ -7,7 +7,6 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -542,8 +541,8 @@ def test_arguments_of_no_known_form_are_refused(path: Path, tree: Any) -> None:
 
 
 def with_arguments(plan: Plan, tree: Any) -> Plan:
-    steps = tuple(replace(step, arguments=tree) if isinstance(step, Call) else step for step in plan.steps)
-    return replace(plan, steps=steps)
+    steps = tuple(step._replace(arguments=tree) if isinstance(step, Call) else step for step in plan.steps)
+    return plan._replace(steps=steps)
 
 
 def test_more_memory_than_there_is_is_refused(path: Path) -> None:

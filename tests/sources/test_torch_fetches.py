@@ -4,7 +4,6 @@ CPU stands for it: every tensor counts as distant, and what would wait for a dev
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +61,7 @@ def states(trace: Trace) -> list[tuple[str, list[float]]]:
         if known is not None and known.array is not None:
             found.append(("elements", known.array.reshape(-1).tolist()))
         elif known is not None and known.stats is not None:
-            found.append(("stats", [*astuple(known.stats)]))
+            found.append(("stats", [*known.stats]))
     return found
 
 

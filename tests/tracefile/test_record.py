@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import astuple
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -374,7 +373,7 @@ def test_statistics_of_middling_arrays_are_right_one_by_one_and_many_at_once(siz
     together = packed_stats_of_each([(row.tobytes(), row.dtype) for row in rows])
     for row, packed in zip(rows, together, strict=True):
         stats = stats_of(row)
-        np.testing.assert_allclose(astuple(unpack_stats(packed)), astuple(stats), rtol=1e-12)
+        np.testing.assert_allclose(tuple(unpack_stats(packed)), tuple(stats), rtol=1e-12)
         finite = row[np.isfinite(row)].astype(np.float64)
         counts = int(np.isnan(row).sum()), int(np.isinf(row).sum()), int((row == 0).sum())
         assert (stats.nan, stats.inf, stats.zeros) == counts

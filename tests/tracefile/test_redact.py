@@ -14,7 +14,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import astuple
 from importlib.util import find_spec
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -400,7 +399,7 @@ class TestValues:
 
     def test_statistics_of_many(self, states: np.ndarray) -> None:
         kept = Stats(-1.0, 2.0, 0.5, 1.0, 0, 0, 4)
-        assert self.left(states, np.array(astuple(kept)).tobytes(), (17,), "float32", STATS) == [kept]
+        assert self.left(states, np.array(tuple(kept)).tobytes(), (17,), "float32", STATS) == [kept]
 
 
 @pytest.mark.torch

@@ -28,7 +28,7 @@ grad for `torch.autograd.grad`.
 import ast
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -403,8 +403,7 @@ def _thawed(case: Case) -> Iterator[Found]:
 _TRAINED, _LEFT_OUT = 1, 2  # bits
 
 
-@dataclass(frozen=True, slots=True)
-class Forgotten:
+class Forgotten(NamedTuple):
     """Leaves of a model that are in no optimizer. `number` is the first pass that gave them gradients, `optimizer` the
     optimizer of the other leaves, `made` the event at which it was made."""
 
@@ -414,8 +413,7 @@ class Forgotten:
     made: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(NamedTuple):
     """The place of some leaves in a pass, relative to the trained leaves: whether some of them, or all of them, come
     after trained leaves; whether trained leaves come after them (`before`); whether these trained leaves are in a
     product with data (`is_layer`); whether the leaves read results of trained leaves joined with data, as a critic that
@@ -453,7 +451,7 @@ def _left_out(case: Case) -> list[Forgotten]:
         more = [
             leaf for leaf in rest if case.model_of(leaf) in models and one.optimizer in _first_pass(case, [leaf])[1]
         ]
-        found_parts[at] = replace(one, leaves=(*one.leaves, *more))
+        found_parts[at] = one._replace(leaves=(*one.leaves, *more))
     return found_parts
 
 

@@ -98,6 +98,9 @@ TYPED = {
     "off-loss-path: terms that an inner loop replaces",
     "off-loss-path: the balance of the last layer alone",
     "off-loss-path: an image that is to stay in its range",
+    "off-loss-path: a bonus of each episode, of which the last is kept",
+    "off-loss-path: a penalty of each turn, of which the last is kept",
+    "off-loss-path: the loss of each task, of which the last is kept",
 }  # of the rules whose cures are advice
 FORGOTTEN = """
 import sys

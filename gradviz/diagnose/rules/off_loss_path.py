@@ -2,7 +2,7 @@
 reported: a penalty on the gradient of `autograd.grad(..., create_graph=True)`, or weights adapted by it, that reach no
 root in each round of the training; a result that the program throws away, as of `a.masked_fill(mask, 0)` for
 `a = a.masked_fill(mask, 0)`; a scalar with a graph that is computed again and again and assigned to a variable that no
-line reads.
+line reads, or that each turn of a loop replaces.
 
 Why it is bad: these results have no effect on training, and the leaf gets no gradient.
 
@@ -23,9 +23,10 @@ Example:
 Cure: add the term to the loss, or return and use the result of the branch. The line of the finding is the last that
 computes the root behind the result; else that of the pass, or, where the pass is in another function, of the result.
 
-Not reported: results that are only logged. A note only: what is assigned to `_`, since hooks may take what is meant;
-the output that the last of several equal blocks makes for a next block. Parameters in no optimizer that the program
-itself writes to again and again: it searches their values without gradients.
+Not reported: results that are only logged; the losses before the last one of a refinement. A note only: what is
+assigned to `_`, since hooks may take what is meant; the output that the last of several equal blocks makes for a next
+block. Parameters in no optimizer that the program itself writes to again and again: it searches their values without
+gradients.
 """
 
 import ast
@@ -47,7 +48,7 @@ from gradviz.query.functions_of_source import nodes_of
 from gradviz.query.missing_gradients import Lack, Lacks
 from gradviz.query.ops import CONVERTING, COPYING, SUMS
 from gradviz.query.pass_owners import bound_in, missing_at
-from gradviz.query.source_trees import assigned_to, following, names_read, statement_at, trees
+from gradviz.query.source_trees import assigned_before, assigned_to, following, names_read, statement_at, trees
 from gradviz.sets import contained, distinct, grouped
 from gradviz.tracefile import PassInfo, Site
 from gradviz.words.escape import shortened
@@ -117,8 +118,11 @@ def _overwritten(case: Case, event: int) -> tuple[str, Fix | None]:
 
 def _replaced_terms(case: Case, found: Container[int]) -> Iterator[Found]:
     """Scalars with a graph that one line computes several times before a pass, of which only the last is used: each
-    replaces the one before in its variable. Not if all are of the same data and leaves: the last may be the best."""
-    ops, begun = case.trace.table(Kind.OP), case.trace.table(Kind.PASS_BEGAN).events
+    replaces the one before in its variable. Not if the last is of all data that the others are of: it may be the best,
+    unless the variable begins as 0, like a sum."""
+    ops, passes = case.trace.table(Kind.OP), case.trace.table(Kind.PASS_BEGAN)
+    is_backward = case.trace.named(passes["how"], ("backward",))
+    begun = passes.events[is_backward | ~is_backward.any()]  # a round may have adapted weights by autograd.grad
     states = case.trace.states
     scalars = [number for number, form in case.trace.forms.items() if form.shape == ()]
     rows = states.rows_of(ops.lists("outputs").firsts, ops.events)
@@ -131,14 +135,14 @@ def _replaced_terms(case: Case, found: Container[int]) -> Iterator[Found]:
         if place is None or place.place.line in found or len(distinct(rounds[~is_last])) < _ROUNDS:
             continue
         first = events[rounds == rounds[~is_last][0]].tolist()
-        data = [_data_of(case, event) for event in first[:_MOST]]
-        behind = [frozenset(leaves_of(case.query, *case.query.tensors.op(event).outputs)) for event in first[:_MOST]]
-        is_of_parts = any(all(own) and len(set(own)) == len(own) for own in (data, behind))
-        if not is_of_parts or are_used(case.query, lost):
-            continue
         kept = events[is_last & (rounds < len(begun))].tolist()
         statement, name = statement_at(case.query, place), place.place.names[0]
-        if not isinstance(statement, ast.Assign) or not all(are_used(case.query, [one]) for one in kept):
+        is_lost = not are_used(case.query, lost) and all(are_used(case.query, [one]) for one in kept)
+        if not isinstance(statement, ast.Assign) or not is_lost:
+            continue
+        begins = assigned_before(case.query, place, name)
+        is_sum = begins is not None and isinstance(begins.value, ast.Constant) and begins.value.value == 0
+        if not _are_of_parts(case, [case.query.tensors.op(event).outputs[0] for event in first[:_MOST]], is_sum):
             continue
         value = ast.unparse(statement.value)
         cure = f"{name} = {name} + {value}"
@@ -151,20 +155,22 @@ def _replaced_terms(case: Case, found: Container[int]) -> Iterator[Found]:
         )
 
 
-def _data_of(case: Case, event: int) -> frozenset[int]:
-    """The data, without a graph, from which the line of an op that computes a scalar with a graph computes it, as the
-    labels; empty for another op."""
-    op, tensors, places = case.query.tensors.op(event), case.query.tensors, case.query.places
-    line = places.line(op.site)
-    if not tensors.requires_grad(op.outputs[0], event):
-        return frozenset()
+def _are_of_parts(case: Case, scalars: list[int], is_sum: bool) -> bool:
+    """Whether scalars, made one after another, have a graph and are meant as terms of a sum, or are of different
+    leaves, or each is of data, without a graph, that the last is not of."""
+    requires_grad, end = case.query.tensors.requires_grad, case.trace.count - 1
+    if not all(requires_grad(scalar, end) for scalar in scalars):
+        return False
 
-    def onward(one: OpRan) -> list[OpRan]:
-        made = [source for tensor in one.inputs if tensor and (source := op_of(case.query, tensor))]
-        return [source for source in made if places.line(source.site) == line]
+    def onward(tensor: int) -> tuple[int, ...]:
+        made = op_of(case.query, tensor) if requires_grad(tensor, end) else None
+        return made.inputs if made is not None else ()
 
-    given = {one for part in reach([op], onward, _MOST) for one in part.inputs if one}
-    return frozenset(one for one in given if not tensors.requires_grad(one, event))
+    leaves = [frozenset(leaves_of(case.query, scalar)) for scalar in scalars]
+    if is_sum or len(set(leaves)) == len(leaves):
+        return True
+    behind = [{one for one in reach([scalar], onward) if not requires_grad(one, end)} for scalar in scalars]
+    return all(own - behind[-1] for own in behind[:-1])
 
 
 # --- results that the program drops

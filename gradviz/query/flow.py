@@ -356,6 +356,7 @@ class Ways:
             steps = [Hop(source, made.index, True, copies) for source in taken_by(self.query, made)]
         elif maker is None:
             steps = [Hop(source, event, False, False) for event, source in self.query.of(summed).get(tensor, ())]
+        steps += [Hop(source, event, True, False) for event, source in self.query.of(_constant).get(tensor, ())]
         for event in tensors.writes(tensor):
             if event >= self.at:
                 break
@@ -423,6 +424,20 @@ def summed(query: Query) -> dict[int, list[tuple[int, int]]]:
             gradient, event = int(received.lists("gradients").firsts[row]), int(received.events[row])
             sums[gradient] = [(event, part) for part in given if part]
     return sums
+
+
+def _constant(query: Query) -> dict[int, list[tuple[int, int]]]:
+    """The gradients that nodes made in passes with `create_graph`: by gradient, the event, with each tensor that the
+    node received or saved and that does not require grad. No op tells of these, but where others require grad."""
+    began, received, produced = (query.trace.table(kind) for kind in (Kind.PASS_BEGAN, Kind.RECEIVED, Kind.PRODUCED))
+    numbers, firsts = began["number"][began["create_graph"] > 0], received.lists("gradients").firsts
+    came = dict(zip(zip(received["in_pass"].tolist(), received["node"].tolist(), strict=True), firsts, strict=True))
+    requires_grad, made = query.tensors.requires_grad, dict[int, list[tuple[int, int]]]()
+    for event in map(produced.object, produced.events[contained(produced["in_pass"], numbers)].tolist()):
+        given = [int(came.get((event.in_pass, event.node), 0)), *(one.tensor for one in query.nodes.saved(event.node))]
+        for gradient in {flow.gradient for flow in event.flows} - {0, *given}:
+            made[gradient] = [(event.index, one) for one in given if one and not requires_grad(one, event.index)]
+    return made
 
 
 def _drawn_from(query: Query, maker: TensorMade) -> tuple[int, ...]:

@@ -207,11 +207,12 @@ def _recurrences_of(case: Case, scan: _Scan) -> Iterator[Cut]:
         if meeting.weights & meeting.leaves and not meeting.layered and meeting.cut not in case.downstream.flat:
             by_weights.setdefault(meeting.weights, {})[meeting.op] = meeting
     for weights, steps in by_weights.items():
-        ops = [use.event for use in scan.ways.uses if use.leaves == weights]
-        later = [steps[op] for op in ops[1:] if op in steps]
-        if len(ops) < _STEPS or len(later) < len(ops) - 1:
-            continue
+        uses = [use for use in scan.ways.uses if use.leaves == weights]
+        starts = [use for use in uses if use.event not in steps]  # of several rollouts, each has one
+        later = [steps[use.event] for use in uses if use.event in steps]
         behind = groups_behind(case.query, scan.ways, dict.fromkeys(weights, 1))
+        if len(uses) < _STEPS * max(len(starts), 1) or any(behind.get(one) for use in starts for one in use.data):
+            continue
         live = {one for step in later for one in step.live if scan.ways.viewed_leaf(one) not in weights}
         carried = [{*reach(step.sources, lambda one: _openly(case, one), NEAR)} - weights for step in later]
         goes_on = any(behind.get(one) for pair in itertools.pairwise(carried) for one in set.intersection(*pair))

@@ -118,10 +118,10 @@ class _Scan:
         made = map(self.query.tensors.made, self.ways.reached)
         events = {one.index: one for one in made if one is not None and one.index > self.since}
         order = np.array(sorted(events), int)
-        for event in order[~self.query.passes.contains(order)].tolist():
-            self._visit(events[event])
+        for event, is_inside in zip(order.tolist(), self.query.passes.contains(order).tolist(), strict=True):
+            self._visit(events[event], is_inside)
 
-    def _visit(self, made: OpRan | TensorMade) -> None:
+    def _visit(self, made: OpRan | TensorMade, is_inside: bool) -> None:
         inputs = [one for one in sources_of(self.case, made) if one]
         outputs = made.outputs if isinstance(made, OpRan) else (made.tensor,)
         live = tuple(one for one in inputs if self._is_live(one, made))
@@ -129,10 +129,10 @@ class _Scan:
         passes = self.query.nodes.of_op(made.index) and made.index not in self.case.downstream.flat
         if live and passes and isinstance(made, OpRan):
             self._live.update(outputs)
-            self._shade |= dict.fromkeys(outputs, self._met(made, live))
+            self._shade |= {} if is_inside else dict.fromkeys(outputs, self._met(made, live))
             return
         dead |= {(made.index, one) for one in live}
-        self.dead |= dict.fromkeys(outputs if dead else (), dead)
+        self.dead |= dict.fromkeys(outputs if dead and not is_inside else (), dead)
 
     def _is_live(self, tensor: int, made: OpRan | TensorMade) -> bool:
         """Whether the graph of an input leads to leaves of the pass. What is read as numbers is not behind the root."""
@@ -314,7 +314,7 @@ def _besides_of(case: Case, scan: _Scan) -> Iterator[Cut]:
     for meeting in scan.meetings:
         op, cut = case.query.tensors.op(meeting.op), case.trace.event(meeting.cut)
         is_asked = not (isinstance(cut, OpRan) and (not cut.grad_enabled or cut.index in case.downstream.flat))
-        if meeting.layered or not is_asked or op.op in op_sets.LOSSES | op_sets.DIFFERENCES:
+        if meeting.layered or not is_asked or _compares(case, op):
             continue
         is_weight = op.op in op_sets.MULTIPLYING | op_sets.DIVIDING and is_linear_to_root(
             case, op.outputs[0], by_weights=False
@@ -329,11 +329,17 @@ def _besides_of(case: Case, scan: _Scan) -> Iterator[Cut]:
         if is_sum or meeting.weights & meeting.leaves:
             continue
         near = {*reach(meeting.sources, lambda one: _openly(case, one), _AGO)} & scan.openly
-        beside = {one for one in near if op_of(case.query, one) and _requires_grad(case, one, scan.at)}
-        beside |= meeting.sources & near
+        beside = {one for one in near if _requires_grad(case, one, scan.at)} | meeting.sources & near
         if beside and not sets_value(case.query, meeting.sources, meeting.live):
             leaves = tuple(sorted(meeting.leaves))
             yield Cut(Place.BESIDE, meeting.cut, leaves, scan.root, tensor=max(beside), may_be_meant=True)
+
+
+def _compares(case: Case, op: OpRan) -> bool:
+    """Whether an op compares its inputs: a loss, or a difference that no layer reads, as it reads adapted weights."""
+    near = case.downstream.results(op.outputs[0], _AGO) if op.op in op_sets.DIFFERENCES else {}
+    readers = [case.query.tensors.op(event).op for events in near.values() for event in events]
+    return op.op in op_sets.LOSSES | op_sets.DIFFERENCES and op_sets.PRODUCTS.isdisjoint(readers)
 
 
 def _is_lost_part(case: Case, scan: _Scan, source: int) -> bool:

@@ -112,7 +112,8 @@ def _of_loop(case: Case, value: WrongValue, name: str) -> int:
         found = [case.query.names.tensor_called(ast.unparse(one), event) for one in given.elts]
     elif isinstance(given, ast.Call) and ast.unparse(given.func).endswith(".parameters"):
         model = ast.unparse(given.func).removesuffix("parameters")
-        found = [tensor for tensor, path in case.trace.parameters.items() if path.startswith(model)]
+        named = {path: one for one, path in case.trace.parameters.items() if one not in case.trace.buffers}
+        found = [tensor for path, tensor in named.items() if path.startswith(model)]
     else:
         found = []
     moment = case.query.at(event)

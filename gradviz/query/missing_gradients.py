@@ -228,7 +228,11 @@ class Lacks:
         """The event that cuts a leaf off from a root whose pass begins (or is refused) at an event; None if no event
         does."""
         way = self._separation(leaf, root, at)
-        return way.cut if way is not None and not way.is_copy else None
+        if way is not None:
+            return way.cut if not way.is_copy else None
+        event = self._cut_at_a_leaf(leaf, Begun(root, at, 0), self._results(leaf))
+        made = self.trace.event(event) if event >= 0 else None
+        return made if isinstance(made, OpRan | TensorMade) else None
 
     @cached_property
     def never_got(self) -> list[int]:
@@ -425,15 +429,17 @@ class Lacks:
         return -1
 
     def _where_it_ended(self, maker: OpRan | TensorMade, results: dict[int, list[int]]) -> int:
-        """The event behind a leaf of plain numbers at which the graph ended: the comparison in `(x > 0).float()`."""
-        requires_grad, made = self.query.tensors.requires_grad, self.query.tensors.made
+        """The nearest event behind a leaf of plain numbers at which the graph ended: the comparison in
+        `(x > 0).float()`."""
 
-        def onward(one: OpRan | TensorMade) -> list[OpRan | TensorMade]:
-            taken = [tensor for tensor in taken_by(self.query, one) if tensor in results]
-            before = made(taken[0]) if taken and not any(requires_grad(t, one.index) for t in taken) else None
-            return [] if before is None else [before]
+        def onward(one: OpRan | TensorMade) -> Iterator[OpRan | TensorMade]:
+            taken = (tensor for tensor in taken_by(self.query, one) if tensor in results)
+            return filter(None, map(self.query.tensors.made, taken))
 
-        return list(reach([maker], onward))[-1].index
+        def ends(one: OpRan | TensorMade) -> bool:
+            return any(self.query.tensors.requires_grad(tensor, one.index) for tensor in taken_by(self.query, one))
+
+        return next(filter(ends, reach([maker], onward)), maker).index
 
     def _is_template(self, leaf: int, begun: list[Begun]) -> bool:
         """Whether a leaf was copied into leaves that lead to a root, as the layer that `nn.TransformerEncoder`

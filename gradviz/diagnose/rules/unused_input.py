@@ -1,5 +1,5 @@
 """`unused-input`: torch.autograd.grad is called for the gradient of a tensor that its root was not computed from, or
-that does not require grad.
+that does not require grad. The line is that of the call, or the one that cuts the root off from the tensor.
 
 Why it is bad: this gradient does not exist, and grad() raises.
 
@@ -19,10 +19,12 @@ Not reported: a call with `allow_unused=True` or `materialize_grads=True`.
 import ast
 from collections.abc import Iterator
 
+from gradviz.diagnose.cut_cures import how_cut
 from gradviz.diagnose.fix import Edit, Fix, Spot, as_leaf, with_keyword
 from gradviz.diagnose.rule import ERROR, Case, Found, Rule
 from gradviz.query.failures import Failure
-from gradviz.query.flow import shortest_way
+from gradviz.query.flow import place_of_cut, shortest_way
+from gradviz.query.missing_gradients import Lacks
 from gradviz.query.source_trees import backward_call
 
 _WITHOUT = "One of the differentiated Tensors does not require grad"
@@ -38,15 +40,27 @@ def unused_input(case: Case) -> Iterator[Found]:
             continue
         call = backward_call(case.query, failure.site)
         root, asked = _arguments(call)
-        unused = [name for name in asked if root and not _is_behind(case, name, root, failure.event)]
-        root_name = root or "the root"
-        message = (
-            f"torch.autograd.grad() is asked for the gradient of {', '.join(unused) or 'an input'}, and "
-            f"{root_name} was not computed from {'them' if len(unused) > 1 else 'it'}"
-        )
-        text = _with_unused(call) or "pass allow_unused=True to grad(): the gradient is None then"
-        cure = Fix(text, _allowed)
-        yield Found(message, cure, (failure.event,), site=failure.site, severity=case.severity_of(failure))
+        root, severity = root or "the root", case.severity_of(failure)
+        for tensor, event in _cuts(case, failure):
+            why, cure = how_cut(case, event)
+            message = f"{case.at(failure.event)} asks for the gradient of {root} with respect to "
+            message += f"{case.words.called(tensor)}, and the path between them is cut here, {why}"
+            yield Found(message, cure, (event, failure.event), site=place_of_cut(case.query, event), severity=severity)
+            break
+        else:
+            unused = [name for name in asked if not _is_behind(case, name, root, failure.event)]
+            message = f"torch.autograd.grad() is asked for the gradient of {', '.join(unused) or 'an input'}, and "
+            message += f"{root} was not computed from {'them' if len(unused) > 1 else 'it'}"
+            text = _with_unused(call) or "pass allow_unused=True to grad(): the gradient is None then"
+            yield Found(message, Fix(text, _allowed), (failure.event,), site=failure.site, severity=severity)
+
+
+def _cuts(case: Case, failure: Failure) -> Iterator[tuple[int, int]]:
+    """The tensors that the last pass from the line of a failure asks for, each with the event that cuts it off."""
+    passes = [one.number for one in case.trace.passes if failure.site and one.site == failure.site.number]
+    for began in map(case.query.passes.began, passes[-1:]):
+        cuts = ((one, case.query.of(Lacks).cut_from(one, began.roots[0].tensor, began.index)) for one in began.inputs)
+        yield from ((tensor, cut.index) for tensor, cut in cuts if cut is not None)
 
 
 def _without_grad(case: Case, failure: Failure) -> Iterator[Found]:

@@ -18,7 +18,8 @@ Example:
 Cure: pass `create_graph=True` to the `autograd.grad` or `backward` that computes the gradient. Where it is there,
 compute the result by operations that can be differentiated twice.
 
-Not reported: a gradient that is only printed, logged or used to scale a step.
+Not reported: a gradient that is only printed, logged or used to scale a step. A note only: a gradient that moves
+weights, which a loss then uses: MAML with create_graph=True forgotten looks like its first-order form.
 """
 
 import ast
@@ -28,7 +29,7 @@ from itertools import islice
 import numpy as np
 
 from gradviz.diagnose.fix import Edit, Fix, Spot, with_keyword
-from gradviz.diagnose.rule import ERROR, Case, Found, Need, Rule
+from gradviz.diagnose.rule import ERROR, NOTE, Case, Found, Need, Rule
 from gradviz.diagnose.without_gradient import rootless
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.query.flow import Downstream, leaves_behind, leaves_of, reach
@@ -37,7 +38,7 @@ from gradviz.query.source_trees import backward_call
 from gradviz.sets import distinct
 from gradviz.tracefile import PassInfo, Site
 
-_MOST = 64  # the most results of a gradient that are looked at
+_MOST, _NEAR = 64, 4  # the most results of a gradient that are looked at; with those that a rate scales
 
 
 @Rule(
@@ -95,12 +96,12 @@ def _returned_without_graph(case: Case) -> Iterator[Found]:
             term = _term(case, below, gradient, failed)
             if term < 0:
                 term = _residual(case, below, backward_pass, gradient)
-            if term >= 0:
+            adapted = _adapted(case, below, backward_pass, gradient) if term < 0 else -1
+            if adapted >= 0 or term >= 0:
                 roots = case.query.passes.began(backward_pass.number).roots
                 leaves = sorted(leaves_behind(case.query, [root.node for root in roots]))
-                found.append(
-                    (not case.training.trained.isdisjoint(leaves), _without(case, backward_pass, term, leaves))
-                )
+                told = _without(case, backward_pass, max(adapted, term), leaves, is_step=adapted >= 0)
+                found.append((not case.training.trained.isdisjoint(leaves), told))
                 break
     # A gradient of data alone is a target beside a gradient that parameters have a part in.
     has_trained = any(of_trained for of_trained, _ in found)
@@ -135,16 +136,18 @@ def _made_without(case: Case, backward_pass: PassInfo) -> Iterator[tuple[bool, F
             )
 
 
-def _without(case: Case, backward_pass: PassInfo, term: int, leaves: list[int]) -> Found:
+def _without(case: Case, backward_pass: PassInfo, term: int, leaves: list[int], is_step: bool) -> Found:
     site = case.query.places.site(backward_pass.site)
+    use = "moves weights on the way to a loss" if is_step else "is a term of a loss"
     return Found(
-        f"the gradient of pass {backward_pass.number} is a term of a loss ({case.at(term)}), but it was "
-        "made without create_graph=True: no gradient flows back through it",
+        f"the gradient of pass {backward_pass.number} {use} ({case.at(term)}), but it was "
+        "made without create_graph=True: no gradient flows back through it" + ", as in first-order methods" * is_step,
         Fix(_with_graph(case, site, "the autograd.grad() that computes the gradient"), _made_with_graph),
         (backward_pass.first, term),
         site=backward_pass.site,
         number=backward_pass.number,
         tensors=tuple(leaves),
+        severity=NOTE if is_step else "",
     )
 
 
@@ -217,6 +220,17 @@ def _residual(case: Case, below: Downstream, backward_pass: PassInfo, gradient: 
             is_read = any(one.op in PRODUCTS and not case.training.trained.isdisjoint(one.inputs) for one in onward)
             if not is_read and not case.query.passes.roots.isdisjoint(reached):
                 return event
+    return -1
+
+
+def _adapted(case: Case, below: Downstream, backward_pass: PassInfo, gradient: int) -> int:
+    """The op on the way to a root that moves a trained leaf by its gradient; −1 if there is none."""
+    asked = case.training.trained.intersection(case.query.passes.began(backward_pass.number).inputs)
+    for readers in below.results(gradient, _NEAR).values() if asked else ():
+        for op in map(case.query.tensors.op, readers):
+            is_step = op.op in SUMS and not asked.isdisjoint(op.inputs) and _makes_graph(case, op)
+            if is_step and not case.query.passes.roots.isdisjoint(below.results(op.outputs[0])):
+                return op.index
     return -1
 
 

@@ -30,7 +30,7 @@ from gradviz.diagnose.rule import WARNING, Case, Found, Need, Rule
 from gradviz.events.handles import Form
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.query.flow import op_behind, op_of, transposed_of
-from gradviz.query.ops import COPYING, MULTIPLYING, PRODUCTS, REDUCTIONS, REGRESSION_LOSSES, SELECTING, SUMS
+from gradviz.query.ops import COPYING, DIVIDING, MULTIPLYING, PRODUCTS, REDUCTIONS, REGRESSION_LOSSES, SELECTING, SUMS
 
 _ON_PURPOSE = SELECTING | {"unsqueeze", "unsqueeze_", "expand_dims"}
 _ONE_BY_ONE = REGRESSION_LOSSES | {"binary_cross_entropy", "binary_cross_entropy_with_logits"}
@@ -142,8 +142,7 @@ def _surprises(case: Case, op: OpRan, sides: list[int]) -> bool:
     wanting = [case.query.tensors.requires_grad(tensor, op.index) for tensor in (flat, column)]
     if op.op in MULTIPLYING and any(wanting):
         # the sum of all products of two vectors is the product of their sums, which no program means
-        readers = [case.query.tensors.op(event) for event in case.downstream.readers(op.outputs[0])]
-        return bool(readers) and all(one.op in REDUCTIONS and case.shape(one.outputs[0]) == () for one in readers)
+        return _is_only_summed(case, op.outputs[0])
     made = op_of(case.query, column)
     if made is not None and made.op in _ON_PURPOSE:
         return False
@@ -151,6 +150,18 @@ def _surprises(case: Case, op: OpRan, sides: list[int]) -> bool:
     by_layers = [op is not None and op.op in PRODUCTS for op in behind]  # without a graph
     is_of_layers = wanting[0] != wanting[1] or (not any(wanting) and by_layers == [False, True])
     return is_of_layers or _meets_single_values(case, op.outputs[0], rows)
+
+
+def _is_only_summed(case: Case, tensor: int, most: int = 8) -> bool:
+    """Whether all that becomes of a tensor, perhaps with terms added and times a number, is its sum: a scalar."""
+    readers = [case.query.tensors.op(event) for event in case.downstream.readers(tensor)]
+    for op in readers:
+        is_end = op.op in REDUCTIONS and case.shape(op.outputs[0]) == ()
+        is_kept = op.op in MULTIPLYING | DIVIDING and not any(case.shape(one) for one in op.inputs if one != tensor)
+        is_kept |= op.op in SUMS
+        if not is_end and not (is_kept and most and _is_only_summed(case, op.outputs[0], most - 1)):
+            return False
+    return bool(readers)
 
 
 def _meets_single_values(case: Case, square: int, rows: int) -> bool:

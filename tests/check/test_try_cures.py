@@ -20,6 +20,7 @@ ADVISED_RULES = {
 }  # fmt: skip
 ADVISED = {
     "ascent: a move uphill that is never taken back",
+    "stale-model: a target that is the net itself, and frozen",
     "gradient-leak: an attack whose pass is not cleared",
     "broken-tie: an autoencoder with transposed weights",
     "clip-before-unscale: a scale by hand",

@@ -252,7 +252,7 @@ def _averaged(case: Case) -> Iterator[Found]:
             other = next(filter(None, scaled.inputs), 0)
         leaf, beside = writes.leaf_of(average), writes.leaf_of(other)
         is_of_copy = beside in kept and original(case.query, beside) == leaf
-        if leaf not in case.training.trained or not (leaf == beside or is_of_copy):
+        if leaf not in case.training.holders.keys() | case.training.trained or not (leaf == beside or is_of_copy):
             continue
         before = writes_by_any_name(case.query, leaf, until=event)
         is_scaled = before and case.query.tensors.writer(before[-1]) == _SCALING
@@ -271,7 +271,7 @@ def _averaged(case: Case) -> Iterator[Found]:
             fact += f"{are} trained, and draws {'it' if len(found) == 1 else 'them'} back"
             cure = _swapped(case, site) or f"write to {case.called(copies)} here, not to {names}"
         else:
-            shared = f"shares {their} memory" if is_view else "is the model that is trained"
+            shared = f"shares {their} memory" if is_view else "is the model itself"
             fact = f"{names} {are} averaged with {them}: the average {shared}, and is no copy"
             cure = f"copy.deepcopy({case.model_of(leaves[0]) or 'model'})  # for the average, where it is made"
             cure = "add .clone()  # here: each is to have memory of its own" if is_view else cure

@@ -89,6 +89,7 @@ PRODUCTS = _kind(
     "dot", "inner", "vdot", "tensordot", "chain_matmul", "linalg_multi_dot",
 )  # fmt: skip
 
+CONVOLUTIONS = frozenset(op for op in PRODUCTS if op.startswith("conv"))
 MATRIX_PRODUCTS = _kind("matmul", "bmm", "mm")
 CELLS = frozenset({"lstm_cell", "gru_cell", "rnn_tanh_cell"})  # each is one op, with a node for each gate
 

@@ -1,6 +1,7 @@
 """`wrong-axis`: a softmax is taken over one axis, and the op that reads its result expects another axis: the product of
 attention weights with values, `nll_loss`, `ctc_loss`, `gather`, or `kl_div`, by its other side. Or a softmax or
-`normalize` is taken over the axis of the samples, which each op keeps up to the mean of the loss.
+`normalize` is taken over the axis of the samples, which each op keeps up to the mean of the loss, or which is the first
+axis of the result of a convolution.
 
 Why it is bad: the weights do not add up to one, or are no probabilities of the classes. The loss may fall all the
 same, because all examples of a batch are mixed.
@@ -36,7 +37,7 @@ from typing import NamedTuple
 from gradviz.diagnose.rule import WARNING, Case, Edit, Edits, Fix, Found, Need, Rule, Site, Spot
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.query import ops as op_sets
-from gradviz.query.flow import NEAR, is_mean, op_of, reach
+from gradviz.query.flow import NEAR, is_mean, op_behind, op_of, reach
 from gradviz.query.functions_of_source import called, nodes_of
 from gradviz.query.source_trees import trees
 from gradviz.sets import contained
@@ -81,7 +82,7 @@ def wrong_axis(case: Case) -> Iterator[Found]:
         if axis is None or not _is_of_data(case, op):
             continue
         readers = _readers(case, op.outputs[0], axis) if op.op in _OVER else ()
-        for reader, wanted, why in (*readers, *_of_samples(case, op, axis)):
+        for reader, wanted, why in (*readers, *_of_samples(case, op, axis), *_of_layer(case, op, axis)):
             compared = case.query.tensors.op(reader)
             # of two softmaxes the one that is not over the last axis, where classes usually are
             is_other = compared.op == "kl_div" and axis.from_end == -1
@@ -95,6 +96,19 @@ def wrong_axis(case: Case) -> Iterator[Found]:
                 site=_made_at(case, wrong),
             )
             break
+
+
+def _of_layer(case: Case, op: OpRan, axis: Axis) -> Iterator[tuple[int, int, str]]:
+    """The convolution behind a softmax over its first axis, that of the samples. Not where a later op sums over it, as
+    attention over the frames of a film does."""
+    shape, layer = case.shape(op.outputs[0]), op_behind(case.query, op.inputs[0], _SAME_PLACES)
+    is_of_samples = axis.from_end == -len(shape) and layer is not None and layer.op in op_sets.CONVOLUTIONS
+    if not is_of_samples or layer is None or len(case.shape(layer.inputs[1])) != len(shape):
+        return
+    kept = reach([op.outputs[0]], lambda one: _keeping_first(case, one, shape[0]), NEAR)
+    readers = [case.query.tensors.op(event) for one in kept for event in case.downstream.readers(one)]
+    if not any(one.op in op_sets.REDUCTIONS and _said(one) in ("0", str(-len(shape))) for one in readers):
+        yield layer.index, 1, "is a convolution, whose first axis is that of the samples"
 
 
 def _made_at(case: Case, op: OpRan) -> Site | None:

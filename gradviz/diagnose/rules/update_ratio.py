@@ -1,6 +1,7 @@
-"""`update-ratio`: in most steps the change of a weight matrix is larger than the matrix itself, or smaller than a
-ten-millionth of it. The change is that of `gradviz report`. Where a trace does not have it, the change is at least the
-change of the root mean square, and for Adam and its relatives at most ten times the rate.
+"""`update-ratio`: in most steps the change of a weight matrix is larger than the matrix, or than twice the matrix as it
+began, or smaller than a ten-millionth of it. The change is that of `gradviz report`. Where a trace does not have it,
+the change is at least the change of the root mean square, and for Adam and its relatives at most ten times the
+rate.
 
 Why it is bad: a step that is larger than the weight forgets what was learned; a step close to 0 learns nothing.
 
@@ -37,7 +38,8 @@ from gradviz.sets import contained, distinct
 from gradviz.tracefile.columns import Table
 from gradviz.words.numbers import number
 
-_LARGE, _HUGE, _SMALL = 1.0, 10.0, 1e-7
+_TWICE, _HUGE, _SMALL = 2.0, 10.0, 1e-7
+_USUAL = 0.1  # weights that begin smaller grow by large steps
 _WIDE = 100.0  # beside weights of this size, rounding swallows a healthy step
 _SHARE, _LEAST = 0.5, 3  # the least share and the fewest of the steps
 _ADAPTIVE = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "RMSprop", "Adagrad")
@@ -76,7 +78,9 @@ def update_ratio(case: Case) -> Iterator[Found]:
     now = states.stats[after, Stat.RMS]
     usable &= (was > 0) & (states.stats[after][:, [Stat.NAN, Stat.INF]] == 0).all(axis=1)
     at_least = np.where(np.isnan(changed), np.abs(now - was), changed)
-    large = usable & (at_least > _LARGE * was)
+    _, first, of = np.unique(tensors, return_index=True, return_inverse=True)
+    begun = np.where(was[first] > _USUAL, _TWICE * was[first], np.inf)[of]  # a usual size, which no step exceeds twice
+    large = usable & (at_least > np.minimum(was, begun))
     huge = usable & (at_least > _HUGE * was) & (was > _FLOOR) & (now > _CEILING)
     high = sorted({*_found(case, tensors, usable, large), *distinct(tensors[huge]).tolist()})
     large |= huge

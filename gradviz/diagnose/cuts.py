@@ -165,7 +165,7 @@ class _Scan:
 def _scanned(case: Case, passes: list[PassInfo]) -> list[_Scan]:
     """The scan of the first of these passes from each line that begins passes for leaves, if its root is known."""
     by_site: dict[int, PassInfo] = {}
-    for backward_pass in passes:
+    for backward_pass in filter(case.query.passes.is_done, passes):
         began = case.query.passes.began(backward_pass.number)
         is_for_leaves = not began.inputs or not case.training.holders.keys().isdisjoint(began.inputs)
         if is_for_leaves and began.roots and began.roots[0].tensor and backward_pass.site not in by_site:

@@ -114,6 +114,7 @@ class _Scan:
         self.meetings: list[Meeting] = []
         self._live = set(self.own)
         self.dead: dict[int, _Cuts] = {}
+        self._ranks: dict[int, int] = {}  # of what cuts: calls for it, then grad mode, then what has no derivative
         self._shade: dict[int, _Cuts] = {}  # of results of layers that learn
         made = map(self.query.tensors.made, self.ways.reached)
         events = {one.index: one for one in made if one is not None and one.index > self.since}
@@ -131,6 +132,8 @@ class _Scan:
             self._live.update(outputs)
             self._shade |= {} if is_inside else dict.fromkeys(outputs, self._met(made, live))
             return
+        is_off = isinstance(made, OpRan) and not made.grad_enabled
+        self._ranks[made.index] = 0 if isinstance(made, OpRan) and made.op in op_sets.SHARING else 2 - is_off
         dead |= {(made.index, one) for one in live}
         self.dead |= dict.fromkeys(outputs if dead and not is_inside else (), dead)
 
@@ -154,7 +157,7 @@ class _Scan:
                 sources = frozenset(source for _, source in cuts)
                 behind = self.own & {*sources, *leaves_of(self.query, *sources)}
                 if behind:
-                    first = min(cut for cut, _ in cuts)
+                    first = min((self._ranks[cut], cut) for cut, _ in cuts)[1]
                     self.meetings.append(
                         Meeting(op.index, tensor, first, sources, frozenset(behind), others, weights, is_layered)
                     )

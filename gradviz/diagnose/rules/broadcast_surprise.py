@@ -157,8 +157,8 @@ def _is_only_summed(case: Case, tensor: int, most: int = 8) -> bool:
     readers = [case.query.tensors.op(event) for event in case.downstream.readers(tensor)]
     for op in readers:
         is_end = op.op in REDUCTIONS and case.shape(op.outputs[0]) == ()
-        is_kept = op.op in MULTIPLYING | DIVIDING and not any(case.shape(one) for one in op.inputs if one != tensor)
-        is_kept |= op.op in SUMS
+        others = (one for one in op.inputs if one != tensor and op.op not in SUMS)
+        is_kept = op.op in SUMS | MULTIPLYING | DIVIDING and not any(map(case.shape, others))
         if not is_end and not (is_kept and most and _is_only_summed(case, op.outputs[0], most - 1)):
             return False
     return bool(readers)

@@ -1,7 +1,6 @@
 """`wrong-axis`: a softmax is taken over one axis, and the op that reads its result expects another axis: the product of
 attention weights with values, `nll_loss`, `ctc_loss`, `gather`, or `kl_div`, by its other side. Or a softmax or
-`normalize` is taken over the axis of the samples, which each op keeps up to the mean of the loss, or which is the first
-axis of the result of a convolution.
+`normalize` is taken over the axis of the samples, as each op keeps it up to a mean, or a convolution has it first.
 
 Why it is bad: the weights do not add up to one, or are no probabilities of the classes. The loss may fall all the
 same, because all examples of a batch are mixed.

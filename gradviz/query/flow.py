@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from gradviz.events.kinds import LEAF, WHOLE, Kind, OpRan, TensorMade
+from gradviz.events.values import TRANSFORM
 from gradviz.query import ops as op_sets
 from gradviz.query.functions_of_source import called, last_name, nodes_of
 from gradviz.query.query import Query
@@ -405,6 +406,8 @@ def taken_by(query: Query, maker: OpRan | TensorMade | None) -> tuple[int, ...]:
         return () if maker is None else maker.inputs
     if maker.how in op_sets.DRAWN:
         return _drawn_from(query, maker)
+    if maker.how == TRANSFORM:  # a transform has a graph of its own; that of its results is another
+        return ()
     base = query.tensors.base(query.tensors.before(maker.tensor, maker.index))
     return tuple(tensor for tensor in (base.tensor if base is not None else 0, maker.source) if tensor)
 

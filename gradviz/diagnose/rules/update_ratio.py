@@ -82,13 +82,15 @@ def update_ratio(case: Case) -> Iterator[Found]:
     begun = np.where(was[first] > _USUAL, _TWICE * was[first], np.inf)[of]  # a usual size, which no step exceeds twice
     large = usable & (at_least > np.minimum(was, begun))
     huge = usable & (at_least > _HUGE * was) & (was > _FLOOR) & (now > _CEILING)
-    high = sorted({*_found(case, tensors, usable, large), *distinct(tensors[huge]).tolist()})
+    own = {*_found(case, tensors, usable, usable & (at_least > was)), *distinct(tensors[huge]).tolist()}
+    high = sorted({*own, *_found(case, tensors, usable, large)})
     large |= huge
     if high:
+        when = "" if own.issuperset(high) else ", now or at the start"
         step = int(events[large & contained(tensors, high)][0])
         row = int(np.flatnonzero((events == step) & large)[0])
         yield Found(
-            f"the steps change {case.called(high)} by more than {'its' if len(high) == 1 else 'their'} own size: "
+            f"the steps change {case.called(high)} by more than {'its' if len(high) == 1 else 'their'} own size{when}: "
             + _large_step(float(was[row]), float(now[row]), float(changed[row])),
             "use a smaller learning rate: a healthy change is about a thousandth of the weights",
             (int(stepped.events[at[row]]), step),

@@ -175,7 +175,8 @@ class Words:
         nodes, tensors = self.query.nodes, self.query.tensors
         if not maker or tensors.is_leaf_that_requires_grad(tensor, node.index):
             return nodes.leaf(maker) == tensor if maker else len(nodes.of_op(node.op)) == 1
-        return tensors.requires_grad(tensor, node.index) and nodes.grad_fn(tensor, node.index) in (0, maker)
+        made_by, is_gradient = nodes.grad_fn(tensor, node.index), tensors.made(tensor) is None
+        return made_by == maker or (not made_by and (is_gradient or tensors.requires_grad(tensor, node.index)))
 
     def inputs_called(self, op: OpRan) -> list[str]:
         """The names of the inputs of an op; a number is named by its value."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ def test_the_values_of_a_sparse_tensor_are_those_of_the_dense_one(sparse: Any) -
     dense, reader = sparse.to_dense().numpy(), TorchReader()
     assert reader.keep(sparse, True) == dense.tobytes()
     assert np.array_equal(reader.array(sparse), dense, equal_nan=True)
-    assert np.frombuffer(reader.keep(sparse, False)) == pytest.approx(astuple(stats_of(dense)), nan_ok=True)
+    assert np.frombuffer(reader.keep(sparse, False)) == pytest.approx(tuple(stats_of(dense)), nan_ok=True)
 
 
 def test_a_sparse_tensor_that_is_too_large_to_be_dense_has_statistics(tmp_path: Path) -> None:

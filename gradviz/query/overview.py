@@ -13,6 +13,7 @@ from gradviz.query.passes import ranges
 from gradviz.query.query import Query
 from gradviz.query.tied_names import tied_names
 from gradviz.sets import contained, distinct, grouped
+from gradviz.tracefile import Trace
 from gradviz.tracefile.chunks import NOT_PLAIN
 from gradviz.tracefile.whitelist import GONE
 
@@ -100,9 +101,6 @@ def leaves(query: Query) -> list[LeafInfo]:
     trace, names = query.trace, query.names
     at = trace.count - 1
     infos: list[LeafInfo] = []
-    began = trace.table(Kind.PASS_BEGAN)
-    asked = began.lists("inputs")
-    returned = set(asked.elements[trace.named(began["how"], ("grad",))[asked.owners], 0].tolist())
     seen: set[tuple[str, int]] = set()
     for tensor in _candidates(query):
         requires_grad = query.tensors.requires_grad(tensor, at)
@@ -127,11 +125,25 @@ def leaves(query: Query) -> list[LeafInfo]:
                     requires_grad,
                     bool(query.tensors.grad(tensor, at)),
                     requires_grad and query.tensors.emptied(tensor, at) >= 0,
-                    tensor in returned,
+                    False,
                     *place,
                 )
             )
-    return infos
+    is_asked = any(one.requires_grad and not (one.has_grad or one.is_cleared) for one in infos)
+    returned = _returned(trace) if is_asked else ()
+    return [one._replace(is_returned=one.tensor in returned) for one in infos]
+
+
+_MOST_PASSES = 1000  # whose inputs are looked at
+
+
+def _returned(trace: Trace) -> set[int]:
+    """The tensors whose gradients passes returned, as `autograd.grad` does; none in a run of many passes."""
+    if len(trace.pass_numbers) > _MOST_PASSES or None in map(trace.find_pass, trace.pass_numbers):
+        return set()
+    began = trace.table(Kind.PASS_BEGAN)
+    asked = began.lists("inputs")
+    return set(asked.elements[trace.named(began["how"], ("grad",))[asked.owners], 0].tolist())
 
 
 def _candidates(query: Query) -> list[int]:

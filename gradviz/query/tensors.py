@@ -324,7 +324,10 @@ class Tensors(Lookup):
         self.trace.reach_tensors([tensor], at)
         events, grads = self.grads.of(tensor)
         last = int(np.searchsorted(events, at, side="right")) - 1
-        return int(events[last]) if last >= 0 and not grads[last] and np.any(grads[:last]) else -1
+        if last < 0 or grads[last]:
+            return -1
+        event = int(events[last])
+        return event if np.any(grads[:last]) or self.grad(tensor, event - 1) else -1
 
     def tangent(self, tensor: int, at: int) -> int:
         """The tensor that is the tangent of a tensor just after event `at`; 0 if there is none."""

@@ -19,6 +19,7 @@ from gradviz.words.escape import clean, shortened
 from gradviz.words.numbers import brief, compact, value
 from gradviz.words.words import Words
 
+_BACK = 2000  # the events before a moment among which a newer tensor of a name is looked for
 AtNode = (kinds.Received, kinds.Produced, kinds.Accumulated, kinds.Retained, kinds.Hooked, kinds.FunctionCompared)
 
 
@@ -205,6 +206,8 @@ class Stop:
         leaves made by the program that do not require grad. If several tensors have the same name and site, only the
         newest; a `.grad` stands beside its leaf."""
         moment = self.moment
+        if moment.frozen:  # newer tensors may have their names
+            self.trace.reach(max(self.k - _BACK, 0), self.k + 1)
         frozen = [one for one in moment.frozen if not (self._temporary(one) or self._lost_its_name(one))]
         return moment.newest_leaves + moment.newest_retained + frozen
 

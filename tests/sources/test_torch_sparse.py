@@ -62,3 +62,16 @@ def test_a_sparse_gradient_that_is_not_finite_is_found(tmp_path: Path) -> None:
     grad = Query(trace).tensors.grad(leaf, trace.count - 1)
     assert trace.snapshot(grad).stats.inf == 2
     assert [finding.rule for finding in check(trace).findings] == ["singular-derivative"]
+
+
+def test_no_node_is_made_when_the_values_of_a_sparse_tensor_are_read(tmp_path: Path) -> None:
+    """PyTorch numbers its nodes: a node of ours would change the numbers of the program's."""
+
+    def number() -> int:
+        sparse = torch.eye(3).to_sparse().requires_grad_()
+        first, last = (sparse * 2).grad_fn, (sparse * 3).grad_fn
+        return int(last._sequence_nr() - first._sequence_nr())
+
+    plain = number()
+    with gradviz.record(tmp_path / "run.gradviz", values="full"):
+        assert number() == plain

@@ -221,7 +221,7 @@ class TorchReader:
         if value.is_meta or value.is_nested:
             return None
         if value.layout in _SPARSE and value.is_cpu:
-            return bytes_of(_dense(value)) if whole else _stats_of_sparse(value)
+            return bytes_of(_dense(detach(value))) if whole else _stats_of_sparse(detach(value))
         if is_distant(value):
             return self._keep_distant(detach(value), whole)
         if _is_plain_memory(value):

@@ -15,11 +15,12 @@ import numpy as np
 from gradviz.events.kinds import LEAF, WHOLE, Kind, OpRan, TensorMade
 from gradviz.events.values import TRANSFORM
 from gradviz.query import ops as op_sets
-from gradviz.query.functions_of_source import called, last_name, nodes_of
+from gradviz.query.functions_of_source import called, nodes_of
 from gradviz.query.query import Query
 from gradviz.query.source_trees import trees
 from gradviz.sets import contained, grouped
 from gradviz.tracefile import Site
+from gradviz.tracefile.sites import last_name
 
 MOST = 200_000  # the most tensors that a search in the whole run visits
 NEAR = 256  # the most tensors near a tensor that a search visits

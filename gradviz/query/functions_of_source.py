@@ -12,6 +12,7 @@ from gradviz.events.kinds import Kind
 from gradviz.query.places import Places
 from gradviz.query.sorted_tables import Lookup
 from gradviz.tracefile import Site, Trace
+from gradviz.tracefile.sites import last_name
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -120,11 +121,6 @@ def _elements(value: ast.expr, path: str) -> Iterator[tuple[ast.expr, str]]:
 def called(call: ast.Call) -> str:
     """The last name of the called function: `sqrt` for `torch.sqrt(x)` and for `x.sqrt()`; empty if it has none."""
     return last_name(call.func)
-
-
-def last_name(function: ast.expr) -> str:
-    """The last name of a path: `sqrt` for `torch.sqrt`; empty for another expression."""
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
 _READABLE = ast.Name | ast.Attribute | ast.Subscript

@@ -335,21 +335,21 @@ def _calls(place: Place, path: str, function: str) -> bool:
     """Whether the expression at a place is a call of a function of this qualified name: by its own name, or of a module
     or object whose `forward` or `__call__` it is."""
     called, name = _called_at(place, path), function.rpartition(".")[2]
-    return called is not None and (name in ("forward", "__call__") or _name_of(called.func) == name)
+    return called is not None and (name in ("forward", "__call__") or last_name(called.func) == name)
 
 
 def _is_given(place: Place, path: str, function: str) -> bool:
     """Whether the expression at a place calls a function that was given a function of this qualified name, and that may
     return something else: `max(xs, key=f)`, `grad(f)(x)`, or `slope_of(x)` where `slope_of = grad(f)`."""
     called, name = _called_at(place, path), function.rpartition(".")[2]
-    if called is None or name in ("forward", "__call__", _name_of(called.func)):
+    if called is None or name in ("forward", "__call__", last_name(called.func)):
         return False
     is_lambda = name == "<lambda>"
     nodes = [one for value in (*called.args, *called.keywords, called.func) for one in ast.walk(value)]
-    if any(isinstance(one, ast.Lambda) if is_lambda else _name_of(one) == name for one in nodes):
+    if any(isinstance(one, ast.Lambda) if is_lambda else last_name(one) == name for one in nodes):
         return True
     given = "lambda" if is_lambda else re.escape(name)
-    maker = re.compile(rf"\s*{re.escape(_name_of(called.func))}\s*=.*\(.*\b{given}\b")
+    maker = re.compile(rf"\s*{re.escape(last_name(called.func))}\s*=.*\(.*\b{given}\b")
     return not isinstance(called.func, ast.Call) and any(map(maker.match, linecache.getlines(path)))
 
 
@@ -368,8 +368,8 @@ def _called_at(place: Place, path: str) -> ast.Call | None:
     return called if isinstance(called, ast.Call) else None
 
 
-def _name_of(expression: ast.AST) -> str:
-    """The name that an expression is, or its attribute; empty for any other expression."""
+def last_name(expression: ast.AST) -> str:
+    """The last name of a path: `sqrt` for `torch.sqrt`; empty for another expression."""
     return expression.id if isinstance(expression, ast.Name) else getattr(expression, "attr", "")
 
 

@@ -8,13 +8,13 @@ from functools import cached_property
 
 from gradviz.errors import GradvizError
 from gradviz.events.kinds import Kind, NodeMade, Produced, TangentPushed
-from gradviz.graph.model import GRAD_FN, LEAF, TENSOR, Graph
+from gradviz.graph.model import GRAD_FN, LEAF, TENSOR, Graph, Node
 from gradviz.pictures.node_text import Line, added_told
 from gradviz.pictures.scene import Link, Scene, Thing, about
 from gradviz.query.chain_step import ChainStep, chain_step, pushed_through
 from gradviz.query.moment import Moment
 from gradviz.query.ops import operator_of
-from gradviz.query.writes import SilentWrite, used_otherwise
+from gradviz.query.tensors import State
 from gradviz.tracefile import Snapshot
 from gradviz.words.chain import contributes, local, over, so_far
 from gradviz.words.escape import plain
@@ -58,7 +58,7 @@ class _Book:
         self.moment: Moment = self.query.at(last)
         self.result = Scene(about(graph))
         tensors = sorted({tensor for made in self.gates for tensor in self._tensors_at(made)})
-        called = {node.number: node.called for node in graph.nodes.values() if node.kind in (LEAF, TENSOR)}
+        called = {node.number: node.called for node in self._boxes.values()}
         words.rename({**called, **dict(zip(tensors, names, strict=False))})
 
     @cached_property
@@ -94,7 +94,7 @@ class _Book:
 
     def width(self, made: NodeMade) -> int:
         """The characters of a gate and of the wires behind it, side by side."""
-        things = [f"g{made.node}", *(f"v{tensor}" for tensor in made.outputs)]
+        things = [f"g{made.node}", *(self._id(state) for _, state in self._outputs(made))]
         return sum(
             max(len(text) for _, text in self.result.things[thing].lines)
             for thing in things
@@ -102,9 +102,23 @@ class _Book:
         )
 
     @cached_property
-    def _written(self) -> dict[int, SilentWrite]:
-        """The tensors whose values in backward differ from those in forward."""
-        return {write.tensor: write for write in used_otherwise(self.query, self.moment.k).values()}
+    def _boxes(self) -> dict[State, Node]:
+        """The tensors of the graph, by state: what a write in place changed is drawn apart from what it was."""
+        return {
+            State(node.number, node.since): node for node in self.graph.nodes.values() if node.kind in (LEAF, TENSOR)
+        }
+
+    def _read(self, tensor: int, made: NodeMade) -> State:
+        """The state of a tensor that an operation read."""
+        return self.query.tensors.before(tensor, self._made(made))
+
+    def _outputs(self, made: NodeMade) -> list[tuple[int, State]]:
+        """The results of an operation that the program sees, each with its number among the results."""
+        return [(nr, self.query.tensors.after(one, self._made(made))) for nr, one in enumerate(made.outputs) if one]
+
+    def _id(self, state: State) -> str:
+        box = self._boxes.get(state)
+        return f"v{state.tensor}" if box is None else f"v{box.id.removeprefix('t')}"
 
     @cached_property
     def _added(self) -> dict[int, tuple[Snapshot, Snapshot] | None]:
@@ -130,13 +144,12 @@ class _Book:
         for made in self.gates:
             for tensor in dict.fromkeys(edge.tensor for edge in made.edges if edge.tensor):
                 if not any(tensor in gate.outputs for gate in self.gates):
-                    self._add(self._variable(tensor, made))
+                    self._add(self._variable(self._read(tensor, made), made))
             self._add(self._gate(made))
-            for nr, tensor in enumerate(made.outputs):
-                if tensor:
-                    self._add(self._wire(made, nr, tensor))
-                    self._link(f"g{made.node}", f"v{tensor}", [], "out")
-                    self.result.times[self.result.links[-1].id] = self._made(made), 0
+            for nr, state in self._outputs(made):
+                self._add(self._wire(made, nr, state))
+                self._link(f"g{made.node}", self._id(state), [], "out")
+                self.result.times[self.result.links[-1].id] = self._made(made), 0
         for step in steps:
             source = self._source(step)
             if source in self.result.things:
@@ -153,8 +166,8 @@ class _Book:
     @cached_property
     def _tangents(self) -> list[TangentPushed]:
         """The tangents of the last sweep of forward mode in the graph, in the order in which they were pushed."""
-        shown = {node.number for node in self.graph.nodes.values() if node.kind in (LEAF, TENSOR)}
         sweep = self.query.modes.sweep_near(self.moment.k)
+        shown = {state.tensor for state in self._boxes}
         if sweep is None or not shown.issuperset(sweep.tangents) or sweep.seeds.keys() == sweep.tangents.keys():
             return []
         table = self.query.trace.table(Kind.TANGENT)
@@ -164,11 +177,12 @@ class _Book:
     def _add_pushed(self, pushed: TangentPushed) -> None:
         """A tensor with its tangent, and the gate that it comes from, with the local derivatives."""
         stop = Stop(self.words, pushed.index)
-        wire, tangent = f"v{pushed.tensor}", plain(stop.compact(pushed.tangent), _LONGEST)
+        state = self.query.tensors.after(pushed.tensor, pushed.index)
+        wire, tangent = self._id(state), plain(stop.compact(pushed.tangent), _LONGEST)
         op, parts = pushed_through(self.query, pushed), terms(stop, pushed)
         sums = in_numbers(stop, pushed)
         equation = " = ".join(part for part in ("tangent", sums, tangent) if part)
-        lines: list[Line] = [("value", self._value(pushed.tensor)), *(("grad", line) for line in _broken(equation))]
+        lines: list[Line] = [("value", self._value(state)), *(("grad", line) for line in _broken(equation))]
         self._add(Thing(wire, ["variable", "constant"] if op is None else ["on-wire"], lines, "", ""))
         self.result.times.setdefault(wire, (pushed.index, pushed.index))
         if op is None:
@@ -179,7 +193,7 @@ class _Book:
         self._add(gate)
         self.result.times.setdefault(gate.id, (op.index, 0))
         for tensor in dict.fromkeys(part.tensor for part in parts):
-            self._link(f"v{tensor}", gate.id, [], "tangent")
+            self._link(self._id(self.query.tensors.before(tensor, op.index)), gate.id, [], "tangent")
             self.result.times[self.result.links[-1].id] = op.index, op.index
         self._link(gate.id, wire, [], "out")
         self.result.times[self.result.links[-1].id] = op.index, 0
@@ -203,7 +217,9 @@ class _Book:
     def _source(self, step: ChainStep) -> str:
         """The thing at which an edge of a node ends: a tensor, or the gate of a tensor that the program does not
         see."""
-        return f"v{step.tensor}" if step.tensor else f"g{step.made.edges[step.position].node}"
+        if step.tensor:
+            return self._id(self._read(step.tensor, step.made))
+        return f"g{step.made.edges[step.position].node}"
 
     def _add(self, thing: Thing) -> None:
         self.result.things.setdefault(thing.id, thing)
@@ -229,35 +245,33 @@ class _Book:
                 lines += [("args", plain(line, _LONGEST)) for line in _broken(equation)]
         return self._timed(Thing(f"g{made.node}", ["gate"], lines, plain(made.grad_fn, 60), ""), self._made(made), 0)
 
-    def _variable(self, tensor: int, made: NodeMade) -> Thing:
+    def _variable(self, state: State, made: NodeMade) -> Thing:
+        tensor = state.tensor
         node = next((edge.node for edge in made.edges if edge.tensor == tensor), 0)
-        lines: list[Line] = [("value", self._value(tensor))]
+        lines: list[Line] = [("value", self._value(state))]
         lines.append(("fact", "leaf" if node else "requires_grad=False"))
         lines += self._gradient(node, 0, tensor)
         if sum_text := added_told(self._added.get(tensor)):
             lines.append(("grad", f".grad {sum_text.replace('(before)', self.words.say('(before)'))}"))
-        born = self.query.trace.born(tensor) or 0
+        born = max(self.query.trace.born(tensor) or 0, state.since)
         classes = ["variable", *["constant"] * (not node)]
-        return self._timed(Thing(f"v{tensor}", classes, lines, "", ""), born, node)
+        return self._timed(Thing(self._id(state), classes, lines, "", ""), born, node)
 
-    def _wire(self, made: NodeMade, nr: int, tensor: int) -> Thing:
-        is_root = (made.node, tensor) in self.roots
+    def _wire(self, made: NodeMade, nr: int, state: State) -> Thing:
+        is_root = (made.node, state.tensor) in self.roots
         mark = " (root)" if is_root else ""
-        lines: list[Line] = [("value", self._value(tensor) + mark), *self._gradient(made.node, nr, tensor)]
-        thing = Thing(f"v{tensor}", ["on-wire", *["root"] * is_root], lines, "", "")
+        lines: list[Line] = [("value", self._value(state) + mark), *self._gradient(made.node, nr, state.tensor)]
+        thing = Thing(self._id(state), ["on-wire", *["root"] * is_root], lines, "", "")
         return self._timed(thing, self._made(made), made.node)
 
-    def _value(self, tensor: int) -> str:
-        name, write = plain(self.words.called(tensor), _LONGEST), self._written.get(tensor)
-        value = self.moment.value(tensor) if write is None else write.before
-        if value is None or value.stats is None:
+    def _value(self, state: State) -> str:
+        name, box = plain(self.words.called(state.tensor), _LONGEST), self._boxes.get(state)
+        if box is None or box.value is None or box.value.stats is None:
             return name
-        changed = (
-            ""
-            if write is None
-            else self.words.say(" → {value} in backward", value=plain(compact(write.after), _LONGEST))
-        )
-        return f"{name} = {plain(compact(value), _LONGEST)}{changed}"
+        changed = ""
+        if box.used is not None:
+            changed = self.words.say(" → {value} in backward", value=plain(compact(box.used), _LONGEST))
+        return f"{name} = {plain(compact(box.value), _LONGEST)}{changed}"
 
     def _gradient(self, node: int, nr: int, tensor: int) -> list[Line]:
         """The gradient of a tensor, as the sum of the gradients along its wires."""

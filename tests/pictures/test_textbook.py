@@ -237,3 +237,37 @@ def test_forward_mode_is_drawn_beside_reverse_mode(tmp_path: Path) -> None:
     wires = texts(scene_of(tmp_path, FORWARD + reverse), "on-wire")
     assert ["y = 6 (root)", "∂y/∂y = 1"] in wires
     assert ["w3 = 6", "tangent = 3 × 1 + 2 × 0 = 3"] in wires
+
+
+def test_a_leaf_has_the_value_that_the_operation_read(tmp_path: Path) -> None:
+    scene = scene_of(
+        tmp_path,
+        "import gradviz.engine as torch\n"
+        "w = torch.tensor(2.0, requires_grad=True)\n"
+        "optimizer = torch.optim.SGD([w], lr=1.0)\n"
+        "loss = w * 3\n"
+        "loss.backward(retain_graph=True)\n"
+        "optimizer.step()\n"
+        "loss.backward()\n",
+    )
+    assert [lines[0] for lines in texts(scene, "variable")] == ["w = 2"]
+
+
+def test_what_a_write_in_place_changed_is_drawn_apart_from_what_it_was(tmp_path: Path) -> None:
+    scene = scene_of(
+        tmp_path,
+        "import gradviz.engine as torch\n"
+        "x = torch.tensor(1.0, requires_grad=True)\n"
+        "h = x * 2\n"
+        "y = h * 3\n"
+        "h.add_(1)\n"
+        "loss = y * h\n"
+        "loss.backward()\n"
+        "h.mul_(100)\n",
+    )
+    assert [lines[:2] for lines in texts(scene, "on-wire")] == [
+        ["h = 2", "∂loss/∂h = 6 + 9 = 15"],
+        ["y = 6", "∂loss/∂y = 3"],
+        ["h = 3", "∂loss/∂h = 6"],
+        ["loss = 18 (root)", "∂loss/∂loss = 1"],
+    ]

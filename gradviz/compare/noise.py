@@ -30,7 +30,6 @@ from gradviz.words.numbers import compact, number, plural
 
 PHASES = ("entering", "forward", "backward", "gradients")
 _GIVEN_NUMBERS = WITH_NUMBERS | SUMS | CLAMPING
-_WRAPPERS = (".module", "._orig_mod")  # parts of names that DistributedDataParallel and compile add
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,10 +314,7 @@ def _leaves(query: Query, number: int) -> dict[str, int]:
     table = query.trace.table(Kind.ACCUMULATED)
     leaves = {}
     for leaf in table["tensor"][table["in_pass"] == number].tolist():
-        name = query.labels.of(leaf)
-        for wrapper in _WRAPPERS:
-            name = name.replace(wrapper, "")
-        leaves[name] = leaf
+        leaves[query.labels.of(leaf).replace(".module", "")] = leaf  # as DistributedDataParallel names it
     return leaves
 
 

@@ -9,6 +9,7 @@ _Variable = tuple[str, Any]
 _DEEPEST = 100  # the most frames that are searched
 _LARGEST = 1000  # the most elements of a collection that is searched
 _MODULES = ("ModuleList", "ModuleDict")  # modules that are collections: nobody calls them
+_COMPILED = "_orig_mod"  # the module in an OptimizedModule, which has its attributes, too
 _LIBRARIES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 
 
@@ -16,6 +17,7 @@ def holder_of(thing: Any, frame: FrameType | None) -> str:
     """The variable that holds a module, in a frame or in the frames that called it: `net`, also for `self.net`. If a
     collection or another module holds it, its path there: `layers.0`, `net.encoder`. Empty if none does. Names that
     begin with `_`, and `self`, do not count; a library's variables only where the program has none."""
+    thing = _compiled_in(thing)
     return next((name for variables in _spaces(frame) if (name := _name_in(variables, thing))), "")
 
 
@@ -36,7 +38,7 @@ def outermost_modules(frame: FrameType | None, of_program: bool = False) -> dict
     """The modules in the variables of a frame and of the frames that called it, perhaps without a library's, by the
     names that `holder_of` gives them; without modules inside other modules."""
     spaces = list(_spaces(frame, of_program))
-    modules = {id(thing): thing for space in spaces for thing in _modules_in(space)}
+    modules = {id(thing): thing for space in spaces for thing in map(_compiled_in, _modules_in(space))}
     inner = {id(part) for thing in modules.values() for _, part in members(thing) if part is not thing}
     outer = [thing for key, thing in modules.items() if key not in inner]
     names = [next(name for space in spaces if (name := _name_in(space, thing))) for thing in outer]
@@ -50,24 +52,22 @@ def parameters_below(modules: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield f"{name}.{path}", parameter
 
 
-def members(module: Any, of: str = "modules") -> list[tuple[str, Any]]:
-    """The result of `named_modules`, `named_parameters` or `named_buffers` of a module. They ask for the hash of every
-    module inside; if one has none, the result is empty."""
+def members(module: Any, of: str = "modules", **options: bool) -> list[tuple[str, Any]]:
+    """The result of `named_modules`, `named_parameters` or `named_buffers` of a module, without what `torch.compile`
+    puts into the paths. They ask for the hash of every module inside; if one has none, or if an option is not known,
+    the result is empty."""
     try:
-        return list(getattr(module, f"named_{of}")())
+        found = list(getattr(module, f"named_{of}")(**options))
     except TypeError:
         return []
+    return [(".".join(part for part in path.split(".") if part != _COMPILED), one) for path, one in found]
 
 
 def tied_parameters(module: Any) -> list[tuple[str, Any]]:
     """The further paths of parameters that several modules share, each with its parameter. Empty if the module lists
     each parameter once, whatever it is asked for."""
-    try:
-        paths = list(module.named_parameters(remove_duplicate=False))
-    except TypeError:
-        return []
     first = {path for path, _ in members(module, "parameters")}
-    return [(path, parameter) for path, parameter in paths if path not in first]
+    return [pair for pair in members(module, "parameters", remove_duplicate=False) if pair[0] not in first]
 
 
 def _spaces(frame: FrameType | None, of_program: bool = False) -> Iterator[list[_Variable]]:
@@ -144,7 +144,13 @@ def _elements(value: Any) -> Iterator[tuple[Any, Any]]:
 def _path_below(name: str, value: Any, thing: Any) -> str:
     """The path of a module below another module, or below a module in a collection; empty if it is not there."""
     owners = [(name, value)] if _is_module(value) else [(f"{name}.{key}", one) for key, one in _elements(value)]
-    return next((f"{prefix}.{path}" for prefix, owner in owners for path, part in members(owner) if part is thing), "")
+    found = (f"{prefix}.{path}" for prefix, owner in owners for path, part in members(owner) if part is thing)
+    return next(found, "").removesuffix(".")
+
+
+def _compiled_in(module: Any) -> Any:
+    """The module that was given to `torch.compile`, of what that returned; any other module itself."""
+    return getattr(module, _COMPILED) if type(module).__name__ == "OptimizedModule" else module
 
 
 def _is_module(value: Any) -> bool:

@@ -74,6 +74,6 @@ def test_what_a_watched_program_shows_is_what_the_documentation_says(
 def test_a_compiled_network_is_seen_by_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watched, export = logged(tmp_path, monkeypatch, is_compiled=True)
     assert "gradients/_orig_mod.0.weight" in watched
-    assert {title for title, _, _ in export.curves} >= {"gradient norm/run._orig_mod.0", "gradient norm/second.0"}
-    for shown in ("gradients/_orig_mod.0.weight", "gradient norm/run._orig_mod.0"):
+    assert {title for title, _, _ in export.curves} >= {"gradient norm/first.0", "gradient norm/second.0"}
+    for shown in ("gradients/_orig_mod.0.weight", "gradient norm/first.0"):
         assert f"`{shown}`" in DOCS

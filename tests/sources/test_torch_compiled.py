@@ -377,3 +377,14 @@ def test_a_module_of_torchscript_is_one_op_with_its_nodes(tmp_path: Path) -> Non
     nodes = [event.grad_fn for event in trace if isinstance(event, NodeMade) and event.op == op.index]
     assert nodes == ["TBackward0", "AddmmBackward0", "TanhBackward0"]
     assert [event.grad_fn for event in trace if isinstance(event, NodeMade) and event.op == -1] == []
+
+
+def test_a_compiled_module_keeps_the_name_that_it_had_before(tmp_path: Path) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(2, 1))
+    fast = torch.compile(net, backend="eager")
+    model = torch.nn.Sequential(torch.compile(torch.nn.Linear(2, 1), backend="eager"))
+    model = torch.compile(model, backend="eager")
+    with gradviz.record(tmp_path / "run.gradviz"):
+        (fast(torch.ones(3, 2)) + model(torch.ones(3, 2))).sum().backward()
+    parameters = set(gradviz.open(tmp_path / "run.gradviz").parameters.values())
+    assert parameters == {"net.0.weight", "net.0.bias", "model.0.weight", "model.0.bias"}

@@ -443,9 +443,11 @@ def test_what_make_fx_writes_down_is_not_run(both: Both) -> None:
 
 @pytest.mark.slow
 def test_fake_tensors_in_the_backward_of_cond_are_no_leaves(both: Both) -> None:
+    pytest.importorskip("torch", minversion="2.6", reason="PyTorch 2.5 makes them outside of the mode of fake tensors")
+
     def program() -> list[float]:
         w = torch.tensor([1.0, 2.0], requires_grad=True)
-        y = torch.cond(w.sum() > 0, lambda x: (x * w).sin(), lambda x: x * 2, (torch.ones(2),))
+        y = torch.cond(w.sum() > 0, lambda x: (x * w).sin(), lambda x: x * w, (torch.ones(2),))
         y.sum().backward()
         assert w.grad is not None
         return [round(value, 4) for value in w.grad.tolist()]

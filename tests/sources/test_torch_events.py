@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -295,7 +296,8 @@ def test_running_statistics_are_those_that_a_normalisation_wrote(engine: str, tm
             written = [event.index for event in of(trace, Mutated) if event.tensor == buffer]
             values = [query.memory.value(buffer, event) for event in written]
             arrays = [value.array.tolist() for value in values if value is not None and value.array is not None]
-            assert arrays == [mean, layer.running_mean.tolist()]
+            changes = [array for array, _ in itertools.groupby(arrays)]  # 2.5 writes the same again in evaluation
+            assert changes == [mean, layer.running_mean.tolist()]
 
 
 @pytest.mark.parametrize("numbers", [(0.0, -0.0), (complex(1, 0.0), complex(1, -0.0))], ids=["real", "complex"])

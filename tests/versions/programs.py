@@ -33,6 +33,7 @@ OTHERWISE = {
     "checkpoint": ([19, 1], "each checkpoint calls `_NoopSaveInputs`"),
     "checkpoint of a sequence": ([13, 1], "each checkpoint calls `_NoopSaveInputs`"),
     "checkpoint that stores too little": ([10, 1], "each checkpoint calls `_NoopSaveInputs`"),
+    "transforms": ([17, 2], "`jacrev` splits what it returns by `cumsum`"),
     "deepcopy and an average of weights": ([29, 1], "`update_parameters` asks of each tensor whether it is the first"),
 }
 PRELUDE = """

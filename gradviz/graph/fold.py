@@ -358,18 +358,21 @@ def _is_one_box(group: Group) -> bool:
 
 
 def _size_of(graph: model.Graph) -> tuple[int, int]:
-    """The number of boxes in the longest chain of data, and the most boxes that are side by side. An edge that passes
-    boxes at its side counts as one."""
-    row = dict.fromkeys(graph.nodes, 0)
+    """The number of boxes in the longest chain of data, and the most boxes that are side by side. An edge of data that
+    passes boxes at its side counts as one. A grad_fn stands beside its op or leaf; others are not counted."""
+    row = {name: 0 for name, node in graph.nodes.items() if node.kind != model.GRAD_FN}
     following = grouped(
         (edge.source, edge.target) for edge in graph.edges if edge.kind == model.DATA and not edge.again
     )
-    for name in graph.nodes:  # in the order in which they ran
+    for name in [*row]:  # in the order in which they ran
         for target in following.get(name, ()):
             row[target] = max(row[target], row[name] + 1)
     columns = Counter[int](row.values())
+    columns.update(row[name] for name in row if graph.nodes[name].pair in graph.nodes)
     beside: Counter[int] = Counter()
     for edge in graph.edges:
+        if edge.source not in row or edge.target not in row:
+            continue
         first, last = sorted((row[edge.source], row[edge.target]))
         beside.update(range(first, last + 1) if edge.again else range(first + 1, last))
     rows = 1 + max(columns, default=-1)
@@ -377,7 +380,9 @@ def _size_of(graph: model.Graph) -> tuple[int, int]:
 
 
 def is_clearer_rolled(graph: model.Graph, is_asked: bool = False, most: int = MOST) -> bool:
-    """Whether modules, or a loop, make a smaller picture than the operations one by one."""
+    """Whether modules, or a loop, make a smaller picture than the operations one by one, or these are too wide."""
+    if not is_asked and _size_of(graph)[1] > MOST_COLUMNS:
+        return True
     ops = [node for node in graph.nodes.values() if node.kind == model.OP]
     if any(node.scope for node in ops):
         return is_asked or len(graph.nodes) > FEW

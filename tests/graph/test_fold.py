@@ -13,7 +13,7 @@ import gradviz.engine as torch
 from gradviz.graph.build import build
 from gradviz.graph.fold import MOST, FoldError, closed_by_default, find_scopes, fold, folded
 from gradviz.graph.groups import REPEAT, RUN, SCOPE, Group, ancestors, groups
-from gradviz.graph.model import DATA, GRAD, GROUP, OP, TENSOR, Edge, Graph, Scope
+from gradviz.graph.model import DATA, GRAD, GROUP, LEAF, OP, TENSOR, Edge, Graph, Scope
 from tests.graph.graph_samples import chain, program, programs
 from tests.graph.test_graph import Traced, traced
 
@@ -266,3 +266,19 @@ def test_many_roots_of_one_op_are_one_box(traced: Traced) -> None:
 
     (roots,) = [node for node in folded(build(traced(run))).nodes.values() if node.kind == GROUP]
     assert (roots.label, roots.root, roots.held) == ("20 roots of unbind", True, {TENSOR: 20})
+
+
+@pytest.mark.parametrize(("count", "is_folded"), [(4, False), (12, True)])
+def test_leaves_that_are_too_many_for_the_width_of_a_page_are_one_box(
+    traced: Traced, count: int, is_folded: bool
+) -> None:
+    def run() -> None:
+        leaves = [torch.ones(2, requires_grad=True) for _ in range(count)]
+        torch.stack(leaves).square().sum().backward()
+
+    graph = build(traced(run))
+    assert len(graph.nodes) < MOST
+    shown = folded(graph)
+    leaves = [node for node in shown.nodes.values() if node.kind == LEAF]
+    assert (len(leaves), shown.rolled) == ((0, True) if is_folded else (count, False))
+    assert len(folded(graph, rolled=False).nodes) == len(graph.nodes)

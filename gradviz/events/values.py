@@ -23,6 +23,7 @@ COUNTS = np.dtype("<u2")  # of the numbers of elements in these
 UNFILLED = ("empty", "empty_like", "new_empty", "empty_strided", "empty_permuted")
 # The origin of a tensor that stands for another one inside a transform of torch.func.
 TRANSFORM = "torch.func"
+VMAP = "vmap"  # of a tensor that stands for each part of another one inside `vmap`, or for all parts behind it
 _MOST = 2**53  # the most elements that a double counts exactly
 _SEVEN = struct.Struct("=7d").pack
 

@@ -13,6 +13,7 @@ import numpy as np
 from gradviz.errors import GradvizError
 from gradviz.events.field_types import Root
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW, ErrorRaised, Kind, OpRan, TensorMade
+from gradviz.events.values import VMAP
 from gradviz.graph import model as m
 from gradviz.graph.model import Edge, Graph, Ids, Node, Scope, no_collection
 from gradviz.graph.node_values import fill_values, name_gradients
@@ -116,6 +117,8 @@ class Edges:
             return []
         made = tensors.made(state.tensor)
         cut = ""
+        if isinstance(made, TensorMade) and made.how == VMAP:
+            return [Edge(ids.tensor(base), ids.tensor(state), m.DATA)]
         if isinstance(made, TensorMade) and tensors.requires_grad(base.tensor, made.index):
             cut = made.how
         return [Edge(ids.tensor(base), ids.tensor(state), m.VIEW, cut=cut)]

@@ -514,11 +514,10 @@ class Downstream:
         """The ops with a node that no root of any pass was computed from, with or without a gradient; without ops
         inside passes. Tensors on one memory count as one: an op in doubt is not among them. Empty if the trace does
         not have all passes of the run."""
-        trace, states = self.query.trace, self.query.trace.states
+        trace = self.query.trace
         if not trace.is_whole or len(trace.pass_numbers) < trace.passes_begun:
             return set()
-        firsts = states.firsts
-        bases = dict(zip(states.tensors[firsts].tolist(), states.bases[firsts].tolist(), strict=True))
+        bases = {tensor: base for tensor, (base, _) in self.query.tensors.bases.items()}
         ops, writes = trace.table(Kind.OP), trace.table(Kind.MUTATED)
         outputs = ops.lists("outputs")
         sources = dict(zip(writes.events.tolist(), writes["source"].tolist(), strict=True))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gradviz.events.kinds import COMPILED, LEAF, REQUIRES_GRAD, Accumulated, Event, Kind, OpRan, PassBegan, TensorMade
-from gradviz.events.values import TRANSFORM
+from gradviz.events.values import TRANSFORM, VMAP
 from gradviz.query import ops as op_sets
 from gradviz.query.copies import copied_from, equal_result, original, read_in_its_line, read_right_before
 from gradviz.query.failures import refused
@@ -524,7 +524,7 @@ class Lacks:
         """The tensors that entered a transform of torch.func, and those that stand for them: it takes the derivatives
         that the program asks for, and perhaps none."""
         made = self.trace.table(Kind.TENSOR)
-        is_one = self.trace.named(made["how"], (TRANSFORM,))
+        is_one = self.trace.named(made["how"], (TRANSFORM, VMAP))
         return {*made["source"][is_one].tolist(), *made["tensor"][is_one].tolist()}
 
     def _open_use(self, leaf: int, end: int) -> Lacking | None:

@@ -12,7 +12,7 @@ from itertools import chain, pairwise
 import numpy as np
 
 from gradviz.events.kinds import TIED, Event, Kind, OpRan, PassBegan, Produced, Received, TensorMade
-from gradviz.events.values import TRANSFORM
+from gradviz.events.values import TRANSFORM, VMAP
 from gradviz.query.functions_of_source import (
     Element,
     PassedArguments,
@@ -35,7 +35,7 @@ from gradviz.tracefile import Trace
 EARLIER = "earlier"  # how a tensor was made that no event made before it was used
 # How tensors were made that were only used at their site, so that the name there belongs to another value: a `gradient`
 # began a pass there; a tensor from `earlier`, before the recording or where nothing is recorded, was first used there.
-_UNASSIGNED = ("gradient", EARLIER, TRANSFORM)
+_UNASSIGNED = ("gradient", EARLIER, TRANSFORM, VMAP)
 
 
 class Names(Lookup):
@@ -416,7 +416,7 @@ _SEVERAL = ("MultiheadAttention", "LSTM", "GRU", "RNN", "LSTMCell")
 _RETURNED = "(…)"  # behind the path of a module: its result
 _NEAR = 2000  # the most makers before a moment, and after it, at which a name is looked for
 _DEEPEST = 3  # the most calls in calls in a name
-_NAMED_BY_READING = ("Parameter", "Buffer", EARLIER, TRANSFORM)
+_NAMED_BY_READING = ("Parameter", "Buffer", EARLIER, TRANSFORM, VMAP)
 LONGEST = 40  # an expression up to this long may serve as the name of its result
 
 
@@ -496,7 +496,7 @@ class Labels(Lookup):
         if result:
             return self._older(result, tensor)
         if maker.how in _NAMED_BY_READING:
-            if maker.how == TRANSFORM and maker.source:
+            if maker.how in (TRANSFORM, VMAP) and maker.source:
                 return self._read_as(tensor) or self._older(maker.source, tensor)
             is_typed = self.is_exact or maker.how == EARLIER
             return self._read_as(tensor) or ("" if is_typed else self._short(self._at(maker.site)))

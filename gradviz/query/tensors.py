@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW, WHOLE, Kind, Mutated, OpRan, TensorMade
+from gradviz.events.values import VMAP
 from gradviz.query.sorted_tables import Log, Lookup
 from gradviz.sets import contained, distinct, grouped
 from gradviz.tracefile import Snapshot, Trace
@@ -261,20 +262,21 @@ class Tensors(Lookup):
         return frozenset(distinct(states.tensors[states.flags & _WANTED == _WANTED]).tolist())
 
     def base(self, state: State) -> State | None:
-        """The tensor whose memory a new tensor shares; None if there is none."""
+        """The tensor whose memory a new tensor shares, or that it stands for inside `vmap` and behind it; None if there
+        is none."""
         self.trace.reach_tensors([state.tensor])
-        base = self._bases.get(state.tensor) if state.since == FIRST else None
+        base = self.bases.get(state.tensor) if state.since == FIRST else None
         return self.before(*base) if base is not None else None
 
     @cached_property
-    def _bases(self) -> dict[int, tuple[int, int]]:
-        """The tensor whose memory each tensor shared from the first, and the event; without tensors that shared
-        none."""
-        states = self.trace.states
-        rows = states.firsts
-        rows = rows[states.bases[rows] > 0]
-        bases = zip(states.bases[rows].tolist(), states.events[rows].tolist(), strict=True)
-        return dict(zip(states.tensors[rows].tolist(), bases, strict=True))
+    def bases(self) -> dict[int, tuple[int, int]]:
+        """The tensor whose memory each tensor shared from the first, or that it stands for in `vmap`, and the event."""
+        states, made = self.trace.states, self.trace.table(Kind.TENSOR)
+        rows = states.firsts[states.bases[states.firsts] > 0]
+        stand = self.trace.named(made["how"], (VMAP,)) & (made["source"] > 0)
+        pairs = (made["tensor"], states.tensors), (made["source"], states.bases), (made.events, states.events)
+        tensors, bases, events = (np.concatenate([one[stand], other[rows]]).tolist() for one, other in pairs)
+        return dict(zip(tensors, zip(bases, events, strict=True), strict=True))
 
     @cached_property
     def leaf_flags(self) -> Log:

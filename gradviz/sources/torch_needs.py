@@ -20,8 +20,9 @@ NEEDED = """
     _C._autograd.SavedTensor _C._functions.AccumulateGrad._input_metadata _C._functions.AccumulateGrad._sequence_nr
     _C._functions.AddmmBackward0._raw_saved_mat1 _C._functions.AddmmBackward0._raw_saved_mat2
     _C._TorchDispatchModeKey.FAKE _C._TorchDispatchModeKey.PROXY
-    _C._nn.flatten_dense_tensors _C._functorch.get_unwrapped _C._functorch.is_functorch_wrapped_tensor
-    _C._functorch.is_gradtrackingtensor _C._functorch.peek_interpreter_stack _C._get_dispatch_mode
+    _C._nn.flatten_dense_tensors _C._functorch.get_unwrapped _C._functorch.is_batchedtensor
+    _C._functorch.is_functorch_wrapped_tensor _C._functorch.is_gradtrackingtensor _C._functorch.peek_interpreter_stack
+    _C._get_dispatch_mode
     _C._get_function_stack_at _C._is_tracing _C._len_torch_dispatch_stack _C._len_torch_function_stack _VF._unpack_dual
     _foreach_mul _foreach_norm
     _foreach_sub_ _ops.OpOverload

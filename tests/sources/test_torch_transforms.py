@@ -15,6 +15,8 @@ torch = pytest.importorskip("torch")
 import gradviz  # noqa: E402
 from gradviz.diagnose import check  # noqa: E402
 from gradviz.events.kinds import OpRan, PassBegan, Received, TangentPushed, TensorMade  # noqa: E402
+from gradviz.graph.build import build  # noqa: E402
+from gradviz.graph.model import DATA, LEAF, OP  # noqa: E402
 from gradviz.query import Query  # noqa: E402
 from gradviz.tracefile import Trace  # noqa: E402
 
@@ -114,6 +116,45 @@ def test_under_vmap_there_is_a_pass_without_values(tmp_path: Path) -> None:
     assert (inside.shape, inside.array, inside.stats) == ((2,), None, None)
 
 
+def of_an_ensemble() -> Any:
+    torch.manual_seed(0)
+    w = torch.randn(4, 3, requires_grad=True)
+    optimizer = torch.optim.SGD([w], lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        out = func.vmap(lambda v, x: x @ (v * 2), in_dims=(0, None))(w, torch.ones(5, 3))
+        (out - 1).square().mean().backward()
+        optimizer.step()
+    return w.tolist()
+
+
+def of_a_gradient_of_a_batch() -> Any:
+    torch.manual_seed(0)
+    net = torch.nn.Linear(2, 1)
+    parameters = dict(net.named_parameters())
+
+    def loss(parameters: Any) -> Any:
+        each = func.vmap(lambda row: func.functional_call(net, parameters, (row,)).square().sum())
+        return each(torch.eye(2)).mean()
+
+    return func.grad(loss)(parameters)["weight"].tolist()
+
+
+def test_a_pass_reaches_the_leaf_through_what_ran_under_vmap(tmp_path: Path) -> None:
+    _, trace = recorded(tmp_path, of_an_ensemble)
+    query = Query(trace)
+    graph = build(query, 1)
+    (leaf,) = [node for node in graph.nodes.values() if node.kind == LEAF and node.requires_grad]
+    inside = {edge.target for edge in graph.edges if edge.source == leaf.id and edge.kind == DATA}
+    assert [(node.is_leaf, node.requires_grad, node.shape) for node in map(graph.nodes.__getitem__, inside)] == [
+        (False, True, (3,))
+    ]
+    ops = {node.op: node for node in graph.nodes.values() if node.kind == OP}
+    assert {"mul", "mv", "sub"} <= ops.keys()
+    assert [graph.nodes[ops[name].pair].grad_fn for name in ("mul", "mv")] == ["MulBackward0", "MmBackward0"]
+    assert not any(op.astray for op in ops.values())
+
+
 def test_jvp_pushes_tangents(tmp_path: Path) -> None:
     def program() -> Any:
         x, direction = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 0.0])
@@ -197,7 +238,8 @@ def of_a_failing_transform() -> Any:
     [
         (of_vjp, 1), (of_grad_of_grad, 2), (of_jacobians, 2), (of_functions_without_writes, 1),
         (of_a_directional_derivative_of_a_gradient, 1), (of_training_with_a_gradient_inside, 6),
-        (of_parameters_in_a_dictionary, 3), (of_a_failing_transform, 0),
+        (of_parameters_in_a_dictionary, 3), (of_a_failing_transform, 0), (of_an_ensemble, 2),
+        (of_a_gradient_of_a_batch, 1),
     ],
 )  # fmt: skip
 def test_a_sound_program_over_transforms_is_recorded_and_not_accused(

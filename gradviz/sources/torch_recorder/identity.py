@@ -17,7 +17,7 @@ from gradviz.events.counters import next_node_number, next_tensor_number
 from gradviz.events.field_types import Edge, Rule, Saved
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, VIEW, WHOLE
 from gradviz.events.listener import LEAF_NODE, NO_RULE, Listener, State, Where, edges_of
-from gradviz.events.values import TRANSFORM, UNFILLED
+from gradviz.events.values import TRANSFORM, UNFILLED, VMAP
 from gradviz.sources.torch_recorder.known_things import (
     Known,
     NodeRecord,
@@ -25,6 +25,7 @@ from gradviz.sources.torch_recorder.known_things import (
     grad_fn_of,
     is_leaf,
     shows_all,
+    unbatched,
     version_of,
 )
 from gradviz.sources.torch_recorder.node_formulas import rule_of_node
@@ -61,7 +62,7 @@ class Identity:
         self.saved = SavedTensors(self.known, self.key)
         self.hooked: dict[int, Known] = {}  # tensors with hooks of the program, by their identity
         # results of transforms that are not emitted yet
-        self.left: MutableMapping[torch.Tensor, tuple[int, Where]] = WeakIdKeyDictionary()
+        self.left: MutableMapping[torch.Tensor, tuple[str, Where, int]] = WeakIdKeyDictionary()
         self._telling = new_own_turn()
         self._forget = self.known.pop
         self.when_dead = self._dead  # one object for all tensors
@@ -77,9 +78,10 @@ class Identity:
         if how:
             return self.announce(tensor, how, where)
         if _functorch.peek_interpreter_stack() is not None and _functorch.is_functorch_wrapped_tensor(tensor):
-            return self.announce(tensor, TRANSFORM, where, self._stood_for(tensor))
+            how = VMAP if _functorch.is_batchedtensor(tensor) else TRANSFORM
+            return self.announce(tensor, how, where, self._stood_for(tensor))
         if self.left and (left := self.left.pop(tensor, None)) is not None:
-            return self.announce(tensor, TRANSFORM, left[1], left[0])
+            return self.announce(tensor, *left)
         number = self.announce(tensor, "Parameter" if isinstance(tensor, torch.nn.Parameter) else "earlier", where)
         grad = tensor.grad if is_leaf(tensor) else None
         if grad is not None:
@@ -88,19 +90,22 @@ class Identity:
 
     def _stood_for(self, tensor: torch.Tensor) -> int:
         """The number of the tensor that a wrapper of torch.func stands for; 0 if the transform made that too."""
+        is_batched = _functorch.is_batchedtensor(tensor)
         while _functorch.is_functorch_wrapped_tensor(tensor):
             tensor = _functorch.get_unwrapped(tensor)
+            if is_batched:
+                break
         known = self.known.get(id(tensor))
         if known is None and not (is_leaf(tensor) and tensor.requires_grad):
             return 0
         return self.number_of(tensor) if known is None else known.number
 
-    def leave_transform(self, inside: torch.Tensor, result: torch.Tensor, where: Where) -> None:
+    def leave_transform(self, inside: torch.Tensor, result: torch.Tensor, how: str, where: Where) -> None:
         """Note a result of a transform of torch.func, and the tensor that stood for it inside. It is emitted when the
         program first uses it, since a transform also has results that it drops."""
         known = self.known.get(id(inside))
         if known is not None and id(result) not in self.known:
-            self.left[result] = known.number, self.listener.place(where)
+            self.left[result] = how, self.listener.place(where), known.number
 
     def fresh(self, tensor: torch.Tensor) -> Known:
         """Give a tensor a new number."""
@@ -213,9 +218,9 @@ class Identity:
 
     def state(self, tensor: torch.Tensor, known: Known) -> State:
         """The present state of a tensor; its flags are LEAF, REQUIRES_GRAD, VIEW and WHOLE."""
-        flags = LEAF | known.alias
-        if tensor.requires_grad:
-            flags = (REQUIRES_GRAD | LEAF if is_leaf(tensor) else REQUIRES_GRAD) | known.alias
+        flags, of = LEAF | known.alias, unbatched(tensor)
+        if of.requires_grad:
+            flags = (REQUIRES_GRAD | LEAF if of is tensor and is_leaf(tensor) else REQUIRES_GRAD) | known.alias
         return _state_of((known.number, tensor, flags, known.version, known.base))
 
     def state_of(self, tensor: torch.Tensor) -> State:
@@ -384,7 +389,7 @@ class Identity:
         for tensor in outputs:
             fn = grad_fn_of(tensor)
             if fn is not None:
-                fn.metadata[self.key].put(tensor.output_nr, self.number_of(tensor))
+                fn.metadata[self.key].put(unbatched(tensor).output_nr, self.number_of(tensor))
 
     def tell_numbered(
         self, where: Where, nodes: Sequence[Numbered], op: int | None, candidates: Sequence[torch.Tensor] = (),

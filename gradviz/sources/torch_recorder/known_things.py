@@ -8,6 +8,8 @@ import torch
 
 from gradviz.sources.torch_recorder.pytorchs_own import is_contiguous, numel, stride
 
+_functorch = torch._C._functorch
+
 
 class Known(weakref.ref):  # type: ignore[type-arg]
     """The record of a tensor: a weak reference with its number and state."""
@@ -77,11 +79,20 @@ class NodeRecord:
 Numbered = tuple[Any, NodeRecord, Any]  # a node, its record, and its `next_functions`
 
 
+def unbatched(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor of all parts, which has the graph, for one that stands for each part inside `vmap`; any other tensor
+    itself."""
+    if _functorch.peek_interpreter_stack() is not None:
+        while _functorch.is_batchedtensor(tensor):
+            tensor = _functorch.get_unwrapped(tensor)
+    return tensor
+
+
 def grad_fn_of(tensor: torch.Tensor) -> Any:
     """The node behind a tensor; None if there is none, or if PyTorch raises (for a view made without grad mode, whose
     base was then written with grad mode)."""
     try:
-        return tensor.grad_fn
+        return tensor.grad_fn or unbatched(tensor).grad_fn
     except RuntimeError:
         return None
 

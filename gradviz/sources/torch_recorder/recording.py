@@ -17,6 +17,7 @@ from torch.optim import Optimizer, lr_scheduler
 from gradviz.events.counters import next_scope_number
 from gradviz.events.kinds import COMPILED
 from gradviz.events.listener import Listener
+from gradviz.events.values import TRANSFORM, VMAP
 from gradviz.sources.on_import import AroundImports, OnImport
 from gradviz.sources.torch_needs import optional
 from gradviz.sources.torch_recorder import calls, collectives, custom_functions, tensor_values
@@ -41,6 +42,11 @@ from gradviz.sources.torch_recorder.shared import Source, safely, users_frame
 from gradviz.sources.torch_recorder.watching import Replaced, Watching
 
 _overrides: Any = torch.overrides
+# The functions that give results of a transform to the program, and what these stand for.
+_LEAVING = (
+    ("_functorch.eager_transforms", "_unwrap_for_grad", TRANSFORM),
+    ("_functorch.vmap", "_remove_batch_dim", VMAP),
+)
 
 
 class TorchRecorder:
@@ -163,9 +169,10 @@ class TorchRecorder:
             put(owner, name, new)
         put(Function, "apply", classmethod(self._applying(vars(Function)["apply"])))
         put(type(torch.nn.Parameter), "__call__", self._making(self._put_off))
-        transforms = optional(torch, "_functorch.eager_transforms")
-        if (unwrap := getattr(transforms, "_unwrap_for_grad", None)) is not None:
-            put(transforms, "_unwrap_for_grad", self._leaving(unwrap))
+        for place, name, how in _LEAVING:
+            module = optional(torch, place)
+            if (unwrap := getattr(module, name, None)) is not None:
+                put(module, name, self._leaving(unwrap, how))
         put(torch, "from_numpy", self._taking(torch.from_numpy))
         if (variable := optional(torch, "autograd.Variable")) is not None:
             put(type(variable), "__call__", self._making(self._tell_variable))
@@ -237,20 +244,20 @@ class TorchRecorder:
 
         return run
 
-    def _leaving(self, unwrap: Callable[..., Any]) -> Callable[..., Any]:
+    def _leaving(self, unwrap: Callable[..., Any], how: str) -> Callable[..., Any]:
         """The replacement of what gives the results of a transform of torch.func to the program."""
 
         def run(inside: torch.Tensor, *args: Any) -> torch.Tensor:
             result: torch.Tensor = unwrap(inside, *args)
             if result is not inside and not self.source.is_off and self.source.is_detailed:
-                self._tell_leaving(inside, result)
+                self._tell_leaving(inside, result, how)
             return result
 
         return run
 
     @safely
-    def _tell_leaving(self, inside: torch.Tensor, result: torch.Tensor) -> None:
-        self.source.identity.leave_transform(inside, result, users_frame(sys._getframe()))
+    def _tell_leaving(self, inside: torch.Tensor, result: torch.Tensor, how: str) -> None:
+        self.source.identity.leave_transform(inside, result, how, users_frame(sys._getframe()))
 
     def _making(self, tell: Callable[[torch.Tensor, Any, FrameType], None]) -> Callable[..., Any]:
         """The replacement of a call that makes a tensor from data and that no mode sees: of a parameter's class, or of

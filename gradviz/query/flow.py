@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from gradviz.events.kinds import LEAF, WHOLE, Kind, OpRan, TensorMade
-from gradviz.events.values import TRANSFORM
+from gradviz.events.values import TRANSFORM, VMAP
 from gradviz.query import ops as op_sets
 from gradviz.query.functions_of_source import called, nodes_of
 from gradviz.query.query import Query
@@ -407,7 +407,7 @@ def taken_by(query: Query, maker: OpRan | TensorMade | None) -> tuple[int, ...]:
         return () if maker is None else maker.inputs
     if maker.how in op_sets.DRAWN:
         return _drawn_from(query, maker)
-    if maker.how == TRANSFORM:  # a transform has a graph of its own; that of its results is another
+    if maker.how in (TRANSFORM, VMAP):  # what it stands for has a graph of its own
         return ()
     base = query.tensors.base(query.tensors.before(maker.tensor, maker.index))
     return tuple(tensor for tensor in (base.tensor if base is not None else 0, maker.source) if tensor)

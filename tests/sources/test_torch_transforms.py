@@ -140,6 +140,23 @@ def of_a_gradient_of_a_batch() -> Any:
     return func.grad(loss)(parameters)["weight"].tolist()
 
 
+def of_a_residual_beside_an_edge() -> Any:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+    optimizer = torch.optim.Adam(net.parameters(), 1e-2)
+
+    def u(x: Any) -> Any:
+        return net(x.unsqueeze(0)).squeeze()
+
+    for _ in range(3):
+        residual = func.vmap(func.grad(u))(torch.linspace(0, 1, 5)) + func.vmap(u)(torch.linspace(0, 1, 5))
+        loss = residual.pow(2).mean() + u(torch.tensor(0.0)).pow(2)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return loss.item()
+
+
 def test_a_pass_reaches_the_leaf_through_what_ran_under_vmap(tmp_path: Path) -> None:
     _, trace = recorded(tmp_path, of_an_ensemble)
     query = Query(trace)
@@ -239,7 +256,7 @@ def of_a_failing_transform() -> Any:
         (of_vjp, 1), (of_grad_of_grad, 2), (of_jacobians, 2), (of_functions_without_writes, 1),
         (of_a_directional_derivative_of_a_gradient, 1), (of_training_with_a_gradient_inside, 6),
         (of_parameters_in_a_dictionary, 3), (of_a_failing_transform, 0), (of_an_ensemble, 2),
-        (of_a_gradient_of_a_batch, 1),
+        (of_a_gradient_of_a_batch, 1), (of_a_residual_beside_an_edge, 6),
     ],
 )  # fmt: skip
 def test_a_sound_program_over_transforms_is_recorded_and_not_accused(

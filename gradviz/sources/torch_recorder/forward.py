@@ -22,7 +22,7 @@ from gradviz.sources.torch_recorder.arguments import OPERANDS, outputs_of, tenso
 from gradviz.sources.torch_recorder.calls import Steps, Way, finish
 from gradviz.sources.torch_recorder.identity import name_of_hook, outside
 from gradviz.sources.torch_recorder.inline_cache import Call, InlineCache
-from gradviz.sources.torch_recorder.known_things import Known, grad_fn_of, version_of
+from gradviz.sources.torch_recorder.known_things import Known, grad_fn_of, unbatched, version_of
 from gradviz.sources.torch_recorder.linear import tell_linear
 from gradviz.sources.torch_recorder.node_formulas import described, rule_of_node
 from gradviz.sources.torch_recorder.pytorchs_own import is_floating_point
@@ -433,7 +433,7 @@ class Forward(TorchFunctionMode):
             [state.version for state in states], [state.base for state in states],
         )  # fmt: skip
         self._tell_written(name, written, in_place, frame)
-        roots = [tensor for tensor in (*results, *self._bases(in_place)) if tensor.requires_grad]
+        roots = [tensor for tensor in (*results, *self._bases(in_place)) if unbatched(tensor).requires_grad]
         if nodes:
             identity.put_outputs(roots)
             identity.tell_numbered(where, nodes, -1, (*inputs, *outputs), rule)
@@ -449,13 +449,13 @@ class Forward(TorchFunctionMode):
         """Emit an op that made one tensor and one node."""
         fn, record, nexts = node
         rule = rule if rule.inputs else rule_of_node(fn, record.name, len(nexts))
-        record.put(out.output_nr, state.tensor)
+        nr, enabled = unbatched(out).output_nr, is_grad_enabled()
+        record.put(nr, state.tensor)
         identity = self.identity
         edges = identity.edges_of(nexts, numbers)
         saved = identity.saved.by(fn, (*inputs, out))
         listener = self.source.listener
-        if out.output_nr or not is_grad_enabled():
-            enabled = is_grad_enabled()
+        if nr or not enabled:
             listener.op(
                 frame, name, text, rule, self.source.in_pass, enabled, numbers, (state.tensor,), (state.value,),
                 (state.flags,), (state.version,), (state.base,),

@@ -129,7 +129,7 @@ class Identity:
         """Note that the results of an op without a node depend on a leaf that requires grad, if an input does."""
         known = self.known
         for tensor in inputs:
-            if tensor.requires_grad or known[id(tensor)].depends:
+            if unbatched(tensor).requires_grad or known[id(tensor)].depends:
                 for output in outputs:
                     known[id(output)].depends = True
                 return

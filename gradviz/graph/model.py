@@ -120,6 +120,7 @@ class Node:
     grad: Snapshot | None = None
     # a leaf's .grad before the shown pass, and the gradient that was added
     added: tuple[Snapshot, Snapshot] | None = None
+    cleared: tuple[Snapshot, str] | None = None  # a leaf's .grad before it was cleared for the shown pass, and by what
     collectives: str = ""  # the collectives that a leaf's gradient went through: `all_reduce · 2 ranks`
     exchanges: tuple[Exchange, ...] = ()  # between ranks
     tangent: Snapshot | None = None

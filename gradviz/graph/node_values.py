@@ -15,7 +15,7 @@ from gradviz.query.chain_step import pushes
 from gradviz.query.collective_calls import COLLECTIVES, calls_around, is_of_some_ranks
 from gradviz.query.optimizer_steps import update_step
 from gradviz.query.reduced_gradients import on_gradients
-from gradviz.query.writes import added_to, used_otherwise
+from gradviz.query.writes import added_to, cleared_before, used_otherwise
 from gradviz.sets import grouped
 from gradviz.tracefile import PassInfo, Snapshot
 
@@ -98,12 +98,12 @@ def name_gradients(graph: Graph, query: Query) -> None:
 
 def _fill_flows(
     graph: Graph, query: Query, backward_pass: PassInfo
-) -> tuple[dict[str, Snapshot | None], dict[str, tuple[Snapshot, Snapshot] | None]]:
-    """Fill in the gradients that moved along the edges in a pass. Returns those that arrived at each grad_fn, and what
-    each AccumulateGrad added."""
+) -> tuple[dict[str, Snapshot | None], dict[str, Accumulated]]:
+    """Fill in the gradients that moved along the edges in a pass. Returns those that arrived at each grad_fn, and the
+    event at which each AccumulateGrad added its own."""
     trace, ids = query.trace, Ids().node
     arrived: dict[str, Snapshot | None] = {}
-    added: dict[str, tuple[Snapshot, Snapshot] | None] = {}
+    added: dict[str, Accumulated] = {}
     edges = grouped((edge.source, edge) for edge in graph.edges if edge.kind == m.GRAD)
     for event in _events_of(query, backward_pass):
         node = graph.nodes.get(ids[event.node])
@@ -111,7 +111,7 @@ def _fill_flows(
             continue
         if isinstance(event, Accumulated):
             node.accumulated = True
-            added[node.id] = added_to(query, event, graph.at)
+            added[node.id] = event
         elif isinstance(event, Received):
             node.ran = True
             arrived[node.id] = trace.snapshot(event.gradients[0], event.index)
@@ -127,8 +127,9 @@ def _fill_gradients(graph: Graph, query: Query, backward_pass: PassInfo) -> None
     trace, ids = query.trace, Ids().node
     arrived, added = _fill_flows(graph, query, backward_pass)
     for leaf in graph.nodes.values():
-        if leaf.grad is not None:
-            leaf.added = added.get(leaf.pair)
+        if leaf.grad is not None and leaf.pair in added:
+            leaf.added = added_to(query, added[leaf.pair], graph.at)
+            leaf.cleared = None if leaf.added else cleared_before(query, added[leaf.pair])
         if leaf.pair in arrived and leaf.kind == m.LEAF and not (leaf.has_grad and graph.nodes[leaf.pair].accumulated):
             leaf.reached = arrived[leaf.pair]
     between_ranks = on_gradients(query, backward_pass)

@@ -93,6 +93,9 @@ def _tensor(node: Node, show: str) -> list[Line]:
         lines.append(_valued(".grad", node.grad, "grad", node.becomes.get("grad")))
         if sum_text := added_told(node.added):
             lines.append(("grad", sum_text))
+        if node.cleared is not None and math.prod(node.cleared[0].shape) <= BRIEF_VALUE:
+            before, how = node.cleared
+            lines.append(("fact", f"{value_label(before)} → {how} → {value_label(node.grad)}"))
     elif node.is_leaf and node.requires_grad and named and not node.overwritten:
         now = node.becomes.get("grad")
         lines.append(("fact", ".grad = None") if now is None else ("apart", f".grad = None → {value_label(now)}"))

@@ -16,7 +16,7 @@ from gradviz.query.copies import original, same_elements
 from gradviz.query.flow import reach
 from gradviz.query.ops import COPYING, RUNNING
 from gradviz.query.query import Query
-from gradviz.query.tensors import State
+from gradviz.query.tensors import FIRST, State
 from gradviz.sets import contained, distinct, grouped
 from gradviz.tracefile import Snapshot
 
@@ -110,6 +110,21 @@ def added_to(query: Query, event: Accumulated, at: int) -> tuple[Snapshot, Snaps
             before.array + came.array, now.array, rtol=1e-4, equal_nan=True
         )
     return (before, came) if is_sum else None
+
+
+def cleared_before(query: Query, event: Accumulated) -> tuple[Snapshot, str] | None:
+    """The value of a leaf's `.grad` before it was cleared, if that was the last that happened to it before an event
+    adds a gradient to it, and by what: `zero_`, or `None`, which was assigned to it."""
+    tensors, grad = query.tensors, query.tensors.grad(event.tensor, event.index - 1)
+    events, _ = tensors.grads.of(event.tensor)
+    since = tensors.before(grad, event.index).since if grad else int(max(events[events < event.index], default=FIRST))
+    was = tensors.grad(event.tensor, since - 1) if since != FIRST else 0
+    now = query.memory.value(grad, since) if grad else None
+    before = query.memory.value(was, since - 1) if was else None
+    if before is None or before.array is None or not before.array.any() or (grad and now is None):
+        return None
+    is_zero = now is None or (now.array is not None and not now.array.any())
+    return (before, tensors.writer(since) if grad else "None") if is_zero else None
 
 
 _FAR = 8  # the most views of views that are followed

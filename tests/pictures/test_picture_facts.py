@@ -59,6 +59,32 @@ def test_nothing_is_added_to_none_or_to_zero(trace: Trace, number: int) -> None:
     assert not any("before" in line for line in told)
 
 
+def test_a_gradient_that_was_cleared_stands_there_with_what_cleared_it(trace: Trace) -> None:
+    told = lines(trace, 3, "x")
+    assert told[told.index(".grad = 0.6") + 1] == "1.2 → zero_ → 0.6"
+
+
+@pytest.mark.parametrize(
+    ("clear", "told"),
+    [
+        ("x.grad = None", "[2, 4] → None → [2, 4]"), ("x.grad.zero_()", "[2, 4] → zero_ → [2, 4]"),
+        ("optimizer.zero_grad()", "[2, 4] → None → [2, 4]"), ("", "= [2, 4] (before) + [2, 4]"),
+        ("x.grad.mul_(2)", "= [4, 8] (before) + [2, 4]"),
+    ],
+)  # fmt: skip
+def test_what_happened_to_a_gradient_between_two_passes_is_told(tmp_path: Path, clear: str, told: str) -> None:
+    with gradviz.record(tmp_path / "m.gradviz"):
+        x = torch.tensor([1.0, 2.0], requires_grad=True)
+        optimizer = torch.optim.SGD([x], lr=0.0)
+        (x * x).sum().backward()
+        exec(clear)
+        (x * x).sum().backward()
+    with gradviz.open(tmp_path / "m.gradviz") as trace:
+        shown = lines(trace, 2, "x")
+    assert optimizer.param_groups
+    assert told in shown
+
+
 def test_a_textbook_has_both_amounts(trace: Trace) -> None:
     scene = textbook(Words(trace), build(trace, 2))
     assert any(text == ".grad = 0.6 (before) + 0.6" for t in scene.things.values() for _, text in t.lines)

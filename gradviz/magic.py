@@ -56,9 +56,11 @@ def load(shell: Any) -> None:
             shell.execution_count = count
         if recording.kept_earlier:
             return None
-        if not ran.success:
-            print("%%gradviz: the cell ended with an error; the picture shows what it did until then")
         with open_trace(path) as trace:
+            if not ran.success and not trace.count:
+                return None
+            if not ran.success:
+                print("%%gradviz: the cell ended with an error; the picture shows what it did until then")
             report = quick_report(trace, None, print)
             if report is not None and report.at_least("warning"):
                 import_module("IPython.display").display(report)

@@ -96,6 +96,11 @@ def test_an_error_in_a_recorded_cell_is_shown_with_the_picture(outputs: Any) -> 
     assert printed(cell) == "%%gradviz: the cell ended with an error; the picture shows what it did until then\n"
 
 
+def test_of_a_cell_that_failed_before_anything_was_recorded_only_the_error_is_shown(outputs: Any) -> None:
+    (cell,) = outputs("%%gradviz\nundefined.backward()")
+    assert [output["output_type"] for output in cell] == ["error"]
+
+
 def test_the_traceback_of_a_recorded_cell_names_the_cell_that_a_reader_sees(outputs: Any) -> None:
     _, cell, after = outputs(
         "def halved(x):\n    return x / torch.ones(5)",

@@ -43,14 +43,12 @@ def batch_of(plan: Plan) -> tuple[int, int]:
 
 
 def axes_of(plan: Plan, size: int) -> dict[int, int]:
-    """The dimension of each input that has the samples. The statistics of batch norm have none."""
-    statistics = {
-        tensor for call in plan.calls if call.op in ("batch_norm", "instance_norm") for tensor in call.inputs[1:3]
-    }
+    """The dimension of each input that has the samples."""
+    data = data_of(plan)
     axes: dict[int, int] = {}
     for step in plan.inputs:
         shape = _elements(step).shape
-        if step.how != DATA or step.tensor in statistics or size not in shape:
+        if step.tensor not in data or size not in shape:
             if step.tensor < 0 and shape and shape[0] % size == 0:
                 axes[step.tensor] = 0  # a mask of heads of samples
             continue
@@ -65,8 +63,11 @@ def _elements(step: Input) -> np.ndarray:
 
 
 def data_of(plan: Plan) -> dict[int, np.ndarray]:
-    """The elements of the data that enters a plan, by tensor."""
-    return {step.tensor: _elements(step) for step in plan.inputs if step.how == DATA}
+    """The elements of the data that enters a plan, by tensor, without the running statistics of a normalization."""
+    norms = (call for call in plan.calls if call.op in ("batch_norm", "instance_norm"))
+    statistics = {tensor for call in norms for tensor in call.inputs[1:3]}
+    data = (step for step in plan.inputs if step.how == DATA and step.tensor not in statistics)
+    return {step.tensor: _elements(step) for step in data}
 
 
 def split_data(array: np.ndarray, axis: int, ends: np.ndarray, size: int) -> list[np.ndarray]:

@@ -243,6 +243,15 @@ def test_batch_norm_makes_each_sample_depend_on_each(path: Path) -> None:
     assert found.first.function == "F.batch_norm"
 
 
+def test_the_running_statistics_of_a_normalization_are_no_batch(path: Path) -> None:
+    def program() -> None:
+        net = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 1))
+        net(torch.randn(4, 3)).pow(2).mean().backward()
+
+    found = across(path, program)
+    assert (found.size, len(found.pairs)) == (4, 4 * 3)
+
+
 def test_a_reshape_that_mixes_samples_is_seen(path: Path) -> None:
     def program() -> None:
         h = layers()(torch.randn(6, 4))

@@ -1,8 +1,7 @@
 """The part of the graph near a stop: in a backward pass the nodes that gradients came from and go to, in the
 forward pass the ops that led to a value."""
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from rich.cells import cell_len
@@ -31,13 +30,16 @@ class Spot(NamedTuple):
     text: str
 
 
+Edge = tuple[int, int]  # the keys of its source and of its target
+
+
 class Neighbourhood(NamedTuple):
-    """Spots and the edges between them (pairs of keys), from sources to targets. `current` has the words for each
-    edge along which a value or a gradient moves at this stop."""
+    """Spots and the edges between them. `current` has the words for each edge along which a value or a gradient moves
+    at this stop."""
 
     spots: list[Spot]
-    edges: list[tuple[int, int]]
-    current: dict[tuple[int, int], str]
+    edges: list[Edge]
+    current: dict[Edge, str]
 
 
 def neighbourhood(stop: Stop, most: int) -> Neighbourhood | None:
@@ -85,7 +87,7 @@ def _near(start: int, next_of: Callable[[int], Iterable[int]], hops: int, most: 
     return found[1 : most + 1]
 
 
-def _in_order(keys: list[int], edges: list[tuple[int, int]]) -> list[int]:
+def _in_order(keys: list[int], edges: list[Edge]) -> list[int]:
     """The keys in topological order, so that every edge points down. A chain stays together if possible."""
     above = {key: sum(target == key for _, target in edges) for key in keys}
     ready = [key for key in reversed(keys) if not above[key]]
@@ -118,11 +120,14 @@ class _Backward:
     def _targets(self, node: int) -> list[int]:
         return list(dict.fromkeys(edge.node for edge in self.stop.query.nodes.edges(node) if edge.node))
 
-    def _givers(self, node: int) -> Iterator[int]:
+    def _givers(self, node: int) -> dict[int, int]:
+        """The nodes that gave a node gradients, and the last gradient of each."""
+        givers = {}
         for delivery in self.stop.moment.arrivals(node)[:MOST_LISTED]:
             event = self.stop.trace.event(delivery.event)
             if isinstance(event, kinds.Produced):
-                yield event.node
+                givers[event.node] = delivery.gradient
+        return givers
 
     def _spot(self, node: int) -> Spot:
         tensors = self.stop.query.nodes.tensors(node)
@@ -151,23 +156,14 @@ class _Backward:
             return stop.say("{count} gradients wait", count=len(came))
         return stop.say("waiting: {name} = {value}", name=name, value=so_far(stop.words, stop.moment, node))
 
-    def _current(self, edges: list[tuple[int, int]]) -> dict[tuple[int, int], str]:
-        event, stop = self.stop.event, self.stop
+    def _current(self, edges: list[Edge]) -> dict[Edge, str]:
+        event = self.stop.event
+        gradients: dict[Edge, int] = {}
         if isinstance(event, kinds.Produced):
-            flows = {
-                (event.node, flow.node): stop.brief(flow.gradient)
-                for flow in event.flows
-                if flow.node and flow.gradient
-            }
+            gradients = {(event.node, flow.node): flow.gradient for flow in event.flows if flow.gradient}
         elif isinstance(event, (kinds.Received, kinds.Accumulated)):
-            flows = {}
-            for delivery in stop.moment.arrivals(event.node)[:MOST_LISTED]:
-                giver = stop.trace.event(delivery.event)
-                if isinstance(giver, kinds.Produced):
-                    flows[giver.node, event.node] = stop.brief(delivery.gradient)
-        else:
-            flows = {}
-        return {edge: words for edge, words in flows.items() if edge in edges}
+            gradients = {(giver, event.node): gradient for giver, gradient in self._givers(event.node).items()}
+        return {edge: self.stop.brief(gradient) for edge, gradient in gradients.items() if edge in edges}
 
 
 class _Forward:
@@ -221,56 +217,43 @@ _HEAVY = {"down": "┃", "across": "━", "open": "┓", "close": "┛", "both":
 _NAME = 28  # cells for a spot's name; the spot's text follows
 
 
-@dataclass(slots=True)
-class _Lane:
-    """An edge that has started and not yet ended, in one column of the drawing."""
-
-    source: int
-    target: int
-
-
 class _Drawing:
-    """The rows of a drawing from top to bottom: lanes, spot, and words for a row without a spot."""
+    """The rows of a drawing from top to bottom: lanes, spot, and words for a row without a spot. A lane is a column
+    for an edge that has started and not yet ended."""
 
     def __init__(self, graph: Neighbourhood) -> None:
         self.graph = graph
-        self.lanes: list[_Lane | None] = []
+        self.lanes: list[Edge | None] = []
         self.fresh: set[int] = set()  # lanes that ended in the row above
         self.rows: list[tuple[Text, Spot | None, str]] = []
         for spot in graph.spots:
             if spot.state == HERE:
-                self._edge_row([lane for lane in self.lanes if lane and lane.target == spot.key], " + ")
+                self._edge_row([lane for lane in self.lanes if lane and lane[1] == spot.key], " + ")
             self._spot_row(spot)
             if spot.state == HERE:
-                self._edge_row([lane for lane in self.lanes if lane and lane.source == spot.key], ",  ")
+                self._edge_row([lane for lane in self.lanes if lane and lane[0] == spot.key], ",  ")
 
-    def _edge_row(self, lanes: list[_Lane], between: str) -> None:
+    def _edge_row(self, lanes: list[Edge], between: str) -> None:
         """A row for the gradients on the current edges, above or below the present spot."""
-        words = [self.graph.current.get((lane.source, lane.target)) for lane in lanes]
-        if any(words):
-            self.rows.append((self._down(), None, between.join(word for word in words if word)))
+        if words := between.join(filter(None, map(self.graph.current.get, lanes))):
+            self.rows.append((self._down(), None, words))
 
     def _down(self) -> Text:
         line = Text()
         for lane in self.lanes:
-            heavy = lane is not None and self._heavy(lane)
+            heavy = lane in self.graph.current
             sign = " " if lane is None else (_HEAVY if heavy else _LIGHT)["down"]
             line.append(f"{sign} ", style=_CURRENT if heavy else "dim")
         return line
 
-    def _heavy(self, lane: _Lane) -> bool:
-        return (lane.source, lane.target) in self.graph.current
-
     def _spot_row(self, spot: Spot) -> None:
-        closing = [i for i, lane in enumerate(self.lanes) if lane is not None and lane.target == spot.key]
+        closing = [i for i, lane in enumerate(self.lanes) if lane is not None and lane[1] == spot.key]
         home = closing[0] if closing else self._free(0, taken=self.fresh)
         ended = {i: self.lanes[i] for i in closing[1:]}
         for i in closing:
             self.lanes[i] = None
-        targets = [target for source, target in self.graph.edges if source == spot.key]
-        opened: dict[int, _Lane] = {}
-        for position, target in enumerate(targets):
-            lane = _Lane(spot.key, target)
+        opened: dict[int, Edge | None] = {}
+        for position, lane in enumerate([edge for edge in self.graph.edges if edge[0] == spot.key]):
             at = home if not position else self._free(home + 1)
             self.lanes[at] = lane
             if position:
@@ -286,12 +269,12 @@ class _Drawing:
         self.lanes += [None] * (at + 1 - len(self.lanes))
         return at
 
-    def _row(self, spot: Spot, home: int, ended: dict[int, _Lane | None], opened: dict[int, _Lane]) -> Text:
+    def _row(self, spot: Spot, home: int, ended: dict[int, Edge | None], opened: dict[int, Edge | None]) -> Text:
         """The lanes beside a spot. Edges that end in it enter from the right; edges that start in it leave to
         the right."""
-        joined = {i: lane for i, lane in (*ended.items(), *opened.items()) if lane is not None}
+        joined = {**ended, **opened}
         last = max(joined, default=home)
-        heavies = [i for i, lane in joined.items() if self._heavy(lane)]
+        heavies = [i for i, lane in joined.items() if lane in self.graph.current]
         line = Text()
         for i in range(max(len(self.lanes), last + 1)):
             lane = self.lanes[i] if i < len(self.lanes) else None
@@ -305,8 +288,8 @@ class _Drawing:
             elif lane is not None:
                 crossed = home < i < last
                 signs = _HEAVY if heavy_across and crossed else _LIGHT
-                sign = signs["cross"] if crossed else (_HEAVY if self._heavy(lane) else _LIGHT)["down"]
-                style = _CURRENT if self._heavy(lane) and not crossed else "dim"
+                sign = signs["cross"] if crossed else (_HEAVY if lane in self.graph.current else _LIGHT)["down"]
+                style = _CURRENT if lane in self.graph.current and not crossed else "dim"
             else:
                 sign = (_HEAVY if heavy_across else _LIGHT)["across"] if home < i < last else " "
                 style = _CURRENT if heavy_across else "dim"

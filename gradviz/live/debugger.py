@@ -137,11 +137,7 @@ class Changes:
 _NEVER = 1 << 62
 
 
-def _first(name: str) -> str:
-    return f"the first {name}"
-
-
-_FIRST = tuple(map(_first, BAD))
+_FIRST = {name: f"the first {name}" for name in BAD}  # the reasons to stop at the first bad values
 
 
 class Pauses(Listener):
@@ -205,8 +201,8 @@ class Pauses(Listener):
         self.stop_at = 0 if self.interrupted else self.target
 
     def quit_here(self) -> None:
-        """End this thread, if the script is to end and this thread has not been ended yet."""
-        if self.quitting and get_ident() not in self._told_to_quit:
+        """End this thread of a script that is to end, unless it has been ended already."""
+        if get_ident() not in self._told_to_quit:
             self._quit()
 
     def interrupt(self) -> None:
@@ -232,7 +228,7 @@ class Pauses(Listener):
     def _first_seen(self, names: Sequence[str], index: int = -1) -> None:
         """Stop at the events where a NaN or an infinity appears for the first time. The lock is held."""
         for name in names:
-            self._due_at(self.recorder.count - 1 if index < 0 else index, _first(name))
+            self._due_at(self.recorder.count - 1 if index < 0 else index, _FIRST[name])
 
     def _due_at(self, index: int, reason: str) -> None:
         """Stop when this event is complete."""
@@ -242,8 +238,7 @@ class Pauses(Listener):
     def _due(self) -> None:
         """Handle a reason to stop: a breakpoint, the end of a step, Ctrl-C, or the end of the script."""
         if self.quitting:
-            if get_ident() not in self._told_to_quit:
-                self._quit()
+            self.quit_here()
             return
         reasons, self.reasons = self.reasons, []
         if self.recorder.count >= self.target:
@@ -254,7 +249,7 @@ class Pauses(Listener):
             return
         index = min(at for at, _ in reasons)
         # A first NaN or infinity is found only once: it must not be lost if another reason came before it.
-        self.reasons = [(at, reason) for at, reason in reasons if at > index and reason in _FIRST]
+        self.reasons = [(at, reason) for at, reason in reasons if at > index and reason in _FIRST.values()]
         self.stop(index, [reason for at, reason in reasons if at == index])
         if self.reasons:
             self._due()
@@ -309,7 +304,9 @@ class Pauses(Listener):
             recorder.tell(kind, where, values, states)
             self.present.follow(kind, values, recorder)
             if kind == Kind.ERROR:
-                self._raised(values, isinstance(where, TracebackType) and not values[3])
+                is_last = isinstance(where, TracebackType) and not values[3]
+                why = "this error ends the script" if is_last else "an error in a backward pass"
+                self._due_at(recorder.count - 1, why)
             if self.attend[kind]:
                 self._happened(kind, values, states, recorder.site if where is not None else 0)
             if self.bad.looking and states:
@@ -319,10 +316,6 @@ class Pauses(Listener):
                     self._due()
             finally:
                 self.present.leave(kind, values)
-
-    def _raised(self, values: tuple[Any, ...], ends_the_script: bool) -> None:
-        why = "this error ends the script" if ends_the_script else "an error in a backward pass"
-        self._due_at(self.recorder.count - 1, why)
 
     def op(self, where: Any, op: str, args: str, *fields: Any) -> None:
         recorder = self.recorder

@@ -150,9 +150,8 @@ def _question(found: Any, where: str) -> Question:
             reason = str(error)
             raise CommandError("{key} of {where}: {reason}", key=key, where=where, reason=reason) from None
     expect = found.get("expect", [])
-    if not isinstance(expect, list) or not all(isinstance(word, str) and word for word in expect):
-        raise CommandError('expect of {where} is a list of words: ["no"]', where=where)
-    if answers == ["expect"] and not expect:
+    is_list = isinstance(expect, list) and all(isinstance(word, str) and word for word in expect)
+    if not is_list or (answers == ["expect"] and not expect):
         raise CommandError('expect of {where} is a list of words: ["no"]', where=where)
     return Question(
         stop=found["stop"],

@@ -10,11 +10,10 @@ from gradviz.query.ranks import ranked_traces
 from gradviz.step import CommandError
 from gradviz.step.moves import count
 from gradviz.step.state import Session
-from gradviz.words.escape import clean, shortened
+from gradviz.words.escape import clean
 from gradviz.words.numbers import listed
 
 _EVENT = attrgetter("event")
-_NONE = "no collective of all ranks is recorded in this trace"
 
 
 class Group:
@@ -113,25 +112,19 @@ def group_of(session: Session) -> Group:
 # --- verbs
 
 
-def collective(session: Session, argument: str) -> None:
-    """Go to the next collective, on all ranks."""
-    if not _called(session):
-        raise CommandError(_NONE)
-    group, number, wanted = group_of(session), clock(session), count(argument)
+def collective(session: Session, argument: str, forward: bool = True) -> None:
+    """Go to the next or the previous collective, on all ranks."""
+    group, called = group_of(session), _called(session)
+    if not called:
+        raise CommandError("no collective of all ranks is recorded in this trace")
     most = max(len(_called(one)) for one in group.shown)
-    if number == most:
+    before = bisect_left(called, session.position, key=_EVENT)
+    if forward and clock(session) == most:
         raise CommandError("there is no later collective")
-    group.meet(min(number + wanted, most))
-
-
-def collective_back(session: Session, argument: str) -> None:
-    """Go to the previous collective, on all ranks."""
-    if not _called(session):
-        raise CommandError(_NONE)
-    before = bisect_left(_called(session), session.position, key=_EVENT)
-    if not before:
+    if not (forward or before):
         raise CommandError("there is no earlier collective")
-    group_of(session).meet(max(before - count(argument) + 1, 1))
+    wanted = clock(session) + count(argument) if forward else before - count(argument) + 1
+    group.meet(min(max(wanted, 1), most))
 
 
 def rank(session: Session, argument: str) -> None:
@@ -142,6 +135,4 @@ def rank(session: Session, argument: str) -> None:
     if not argument:
         group.show_all()
         return
-    if not (argument.isascii() and argument.isdigit()):
-        raise CommandError("not a number: {text}", text=shortened(clean(argument), 40))
-    group.look_into(int(argument))
+    group.look_into(count(argument))

@@ -323,7 +323,7 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
     ),
     RANKS: (
         Verb("collective [N]", "}", "the next collective, on all ranks", group.collective, of_group=True),
-        Verb("collective-back [N]", "{", "the one before, on all ranks", group.collective_back, of_group=True),
+        Verb("collective-back [N]", "{", "the one before, on all ranks", _back(group.collective), of_group=True),
         Verb("rank [RANK]", "R", "look into rank N; without N, at all ranks", group.rank, asked=True, of_group=True),
     ),
     LESSON: (

@@ -214,10 +214,8 @@ def samples_text(words: Words, found: Samples) -> Group:
     if found.count > MOST:
         parts.append(Text(f"gradients were computed of the {MOST} terms with the largest part of the loss"))
     if found.mixing is not None:
-        where = words.at_line(found.mixing.site)
-        parts.append(
-            Text(f"samples depend on one another, by {clean(found.mixing.function)}{where}: a part is that of a term")
-        )
+        by = placed_call(words, found.mixing)
+        parts.append(Text(f"samples depend on one another, by {by}: a part is that of a term"))
     return Group(*parts)
 
 

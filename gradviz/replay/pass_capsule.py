@@ -226,14 +226,11 @@ class _Writing:
         if not call.outputs:
             yield expression
             return
-        names = [self._name(tensor) for tensor in call.outputs]
+        names = ", ".join(self._name(tensor) for tensor in call.outputs)
         if call.function == DIFFERENTIATES:
             yield f"gradients = [one for one in {expression} if one is not None]"
-            expression = "gradients"
-        if len(names) == 1 and call.function != DIFFERENTIATES:
-            yield f"{names[0]} = {expression}"
-        else:
-            yield f"{', '.join(names)}{',' if len(names) == 1 else ''} = {expression}"
+            expression, names = "gradients", names + "," * (len(call.outputs) == 1)
+        yield f"{names} = {expression}"
 
     def _backward(self) -> Iterator[str]:
         roots = [self._name(tensor) for tensor in self.plan.roots]

@@ -39,14 +39,6 @@ def step(session: Session, argument: str, forward: bool = True) -> None:
     session.move(count(argument) if forward else -count(argument))
 
 
-def first(session: Session, argument: str) -> None:
-    session.go(0)
-
-
-def last(session: Session, argument: str) -> None:
-    session.go(session.last)
-
-
 def goto(session: Session, argument: str) -> None:
     if argument in session.settings.marks:
         session.go(session.settings.marks[argument])
@@ -56,10 +48,6 @@ def goto(session: Session, argument: str) -> None:
         session.go_on(Resume(events=beyond))
         return
     session.go(count(argument) - 1)
-
-
-def undo(session: Session, argument: str) -> None:
-    session.go(session.came_from)
 
 
 # --- by line of the program

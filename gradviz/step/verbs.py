@@ -198,21 +198,6 @@ def _of(session: Session) -> UnderWay:
     return lesson
 
 
-def answer(session: Session, argument: str) -> None:
-    """Answer the open question of a lesson."""
-    _of(session).answered(session, argument)
-
-
-def show_answer(session: Session, argument: str) -> None:
-    """Show the answer to the open question."""
-    _of(session).answered(session, None)
-
-
-def question(session: Session, argument: str) -> None:
-    """Go to the open question."""
-    _of(session).ask(session)
-
-
 class Verb(NamedTuple):
     """A command. `usage` is its name, then its argument, which stands in brackets if it is optional. `keys` and `short`
     (its other names) are separated by spaces. The key of a verb that needs an argument opens the prompt; so does the
@@ -269,12 +254,12 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         Verb(
             "back [N]", "b p left k up backspace", "the previous event", _back(moves.step), short="b p prev", near=True
         ),
-        Verb("first", "g home", "the first event", moves.first, near=True),
-        Verb("last", "G end", "the last event", moves.last, near=True),
+        Verb("first", "g home", "the first event", lambda one, _: one.go(0), near=True),
+        Verb("last", "G end", "the last event", lambda one, _: one.go(one.last), near=True),
         Verb("goto N", "", "event N (or type the number alone), or a bookmark", moves.goto, near=True),
         Verb("line [N]", "N", "to the end of the next line, with the variables", moves.line),
         Verb("line-back [N]", "J", "back to the end of the line before", _back(moves.line)),
-        Verb("undo", "u", "where you were before the last move", moves.undo, near=True),
+        Verb("undo", "u", "where you were before the last move", lambda one, _: one.go(one.came_from), near=True),
     ),
     "By scope: module, custom Function, pass": (
         Verb("over [N]", "o", "the next event of this scope, skipping inner scopes", moves.over, near=True),
@@ -327,9 +312,9 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         Verb("rank [RANK]", "R", "look into rank N; without N, at all ranks", group.rank, asked=True, of_group=True),
     ),
     LESSON: (
-        Verb("question", "Q", "to the question that is open", question),
-        Verb("answer TEXT", "A", "answer it: 0.6, [1, 2], None, yes", answer),
-        Verb("show-answer", "Z", "show the answer", show_answer),
+        Verb("question", "Q", "to the question that is open", lambda one, _: _of(one).ask(one)),
+        Verb("answer TEXT", "A", "answer it: 0.6, [1, 2], None, yes", lambda one, text: _of(one).answered(one, text)),
+        Verb("show-answer", "Z", "show the answer", lambda one, _: _of(one).answered(one, None)),
     ),
     "To understand": (
         Verb("why [TENSOR]", "y", "the chain rule here; why w.grad: how it came about", showing.why, near=True),

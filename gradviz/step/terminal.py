@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import click
 from rich.console import Console
@@ -56,9 +56,13 @@ class Terminal:
         return self.group.first
 
     def loop(self) -> None:
-        """Read keys and draw screens until the session is over."""
-        with self._taken():
-            self._converse()
+        """Take over the terminal, read keys and draw screens until the session is over; on Ctrl-Z release it."""
+        with on_resize(self._resized), on_suspend(self._leave, self._come_back):
+            self._take()
+            try:
+                self._converse()
+            finally:
+                self._leave()
 
     def _converse(self) -> None:
         self.show()
@@ -212,16 +216,6 @@ class Terminal:
     @property
     def _typed(self) -> str | None:
         return None if self.prompt is None else self.prompt.shown
-
-    @contextmanager
-    def _taken(self) -> Iterator[None]:
-        """Take over the terminal until the end; on Ctrl-Z release it."""
-        with on_resize(self._resized), on_suspend(self._leave, self._come_back):
-            self._take()
-            try:
-                yield
-            finally:
-                self._leave()
 
     def _take(self) -> None:
         self.keyboard.begin()

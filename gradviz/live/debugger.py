@@ -532,17 +532,11 @@ class AtTerminal:
         self.terminal = terminal
 
     def read(self, session: Session) -> None:
-        """Let the user step until they continue or quit."""
-        with self._own_streams():
-            interact(session, Console(file=self.terminal, highlight=False))
-
-    @contextmanager
-    def _own_streams(self) -> Iterator[None]:
-        """Read keys from the process's own standard input, even if the script has replaced sys.stdin."""
-        scripts = sys.stdin
-        sys.stdin = sys.__stdin__
+        """Let the user step until they continue or quit. Keys come from the process's own standard input, even if the
+        script has replaced sys.stdin."""
+        scripts, sys.stdin = sys.stdin, sys.__stdin__
         try:
-            yield
+            interact(session, Console(file=self.terminal, highlight=False))
         finally:
             sys.stdin = scripts
 

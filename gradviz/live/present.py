@@ -449,22 +449,16 @@ class Present:
         if tensors in ("out", "tangent"):
             return [state.value for state in self.states]
         if tensors == "in":
-            return [self._value_before(number) for number in self.field("inputs") if number]
+            return [self._known(self._older.before(number), number) for number in self.field("inputs") if number]
         known = {state.tensor: state.value for state in self.states}
         return [
-            known[number] if known.get(number) is not None else self._value(number)
+            known[number] if known.get(number) is not None else self._known(self._older.value(number), number)
             for number in self._gradients()
             if number
         ]
 
-    def _value(self, number: int) -> Any:
-        """The value of an older tensor: its array, or its snapshot in the trace."""
-        held = self._older.value(number)
-        return self._value_in_the_past(number) if held is None else held
-
-    def _value_before(self, number: int) -> Any:
-        """The value of a tensor before this event."""
-        held = self._older.before(number)
+    def _known(self, held: Any, number: int) -> Any:
+        """The value of an older tensor: its array, if that is held, otherwise its snapshot in the trace."""
         return self._value_in_the_past(number) if held is None else held
 
     def _value_in_the_past(self, number: int) -> Any:

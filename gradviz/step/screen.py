@@ -81,7 +81,8 @@ class Screen:
         if session.page:
             goes_on = "space" in session.page_keys
             return page_lines(session.page, width, height, session.scrolled, goes_on, language)
-        return _body(stop, width, height, session.settings.leaves)
+        drawn_body = _wide if width >= WIDE else _narrow
+        return drawn_body(stop, width, height, session.settings.leaves)
 
     def _foot(self, width: int) -> list[Text]:
         """The prompt, otherwise the message, otherwise the keys."""
@@ -112,10 +113,6 @@ def _keys(width: int, session: Session) -> Text:
 
 def _key(key: str, word: str) -> Text:
     return Text().append(f" {key}", style="bold").append(f" {word} ", style="dim")
-
-
-def _body(stop: Stop, width: int, height: int, view: View) -> list[Text]:
-    return _wide(stop, width, height, view) if width >= WIDE else _narrow(stop, width, height, view)
 
 
 def _narrow(stop: Stop, width: int, height: int, view: View) -> list[Text]:

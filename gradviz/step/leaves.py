@@ -156,6 +156,7 @@ def _row(stop: Stop, tensor: int, with_trend: bool) -> LeafRow:
     before = stop.before.state(tensor) if stop.before is not None else None
     new = stop.trace.born(tensor) == stop.k
     tangent = stop.moment.tangent(tensor)
+    trend = stop.words.trend(tensor) if with_trend else None
     was, grad = _grad(before), _grad(now)
     grad_changed = not new and _differs(before, now)
     value_changed = not new and (before is None or _told(before.value) != _told(now.value))
@@ -171,20 +172,15 @@ def _row(stop: Stop, tensor: int, with_trend: bool) -> LeafRow:
         new=new,
         value_changed=value_changed,
         grad_changed=grad_changed,
-        trend=_trend(stop, tensor) if with_trend else "",
+        trend="" if trend is None else bars(trend, _BARS),
     )
-
-
-def _trend(stop: Stop, tensor: int) -> str:
-    trend = stop.words.trend(tensor)
-    return "" if trend is None else bars(trend, _BARS)
 
 
 def _differs(before: TensorState | None, now: TensorState) -> bool:
     """Whether the `.grad` is another tensor, or has another value, than before."""
-    if before is None or before.grad != now.grad:
-        return (before.grad if before is not None else 0) != now.grad
-    return _told(before.grad_value) != _told(now.grad_value)
+    if before is None:
+        return bool(now.grad)
+    return before.grad != now.grad or _told(before.grad_value) != _told(now.grad_value)
 
 
 def _told(snapshot: Snapshot | None) -> tuple[str, int]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.console import Group, RenderableType
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -88,10 +88,7 @@ def compiled(words: Words, runner: Runner, compiling: Runner, backend: str, numb
 def _dtypes(query: Query, plan: Plan) -> Iterator[str]:
     """The dtypes of the inputs of a pass and of the results of its calls."""
     yield from (step.value.dtype for step in plan.inputs)
-    for call in plan.calls:
-        for tensor in call.outputs:
-            form = query.trace.shape(tensor)
-            yield form[1] if form is not None else ""
+    yield from (query.trace.states.dtype_of(tensor) for call in plan.calls for tensor in call.outputs)
 
 
 def _pairs(words: Words, plan: Plan, rounding: Rounding, after: Outcome) -> Iterator[Pair]:
@@ -139,7 +136,7 @@ def compiled_text(words: Words, found: Compiled) -> Group:
         f"rounding, by {REPLAYS} replays with inputs disturbed by one unit in the last place of {found.dtype} "
         f"({number(UNITS[found.dtype], 2)})"
     )
-    parts: list[RenderableType] = [
+    return Group(
         Text(head, "bold"),
         Text(check_text(words, found.check)),
         Text(f"compiled by {clean(found.backend)}, and compared beyond {rounding}:"),
@@ -147,8 +144,7 @@ def compiled_text(words: Words, found: Compiled) -> Group:
         _table(found.pairs),
         Text(),
         Text(_told(words, found), "bold"),
-    ]
-    return Group(*parts)
+    )
 
 
 def _table(pairs: tuple[Pair, ...]) -> Table:

@@ -95,19 +95,16 @@ class Timeline:
             if field:
                 self._put(numbers, kind, self._texts[self.trace.table(kind)[field]])
         produced = self.trace.table(Kind.PRODUCED)
-        names = {node: self.shared.number(self.query.nodes.name(node)) for node in distinct(produced["node"]).tolist()}
-        self._put(numbers, Kind.PRODUCED, np.array([names[node] for node in produced["node"].tolist()], np.int64))
+        names = {node: self.query.nodes.name(node) for node in distinct(produced["node"]).tolist()}
+        self._put(numbers, Kind.PRODUCED, self.shared.table(names)[produced["node"]])
         return numbers * 64 + self.kinds
 
     @cached_property
     def strong(self) -> np.ndarray:
         """As `words`, with the text of the line in the source."""
         sites = self.query.places.of_events[self.events]
-        lines = {site: self.shared.number(self.query.places.line_text(site)) for site in distinct(sites).tolist()}
-        table = np.zeros(int(sites.max(initial=0)) + 1, np.int64)
-        for site, number in lines.items():
-            table[site] = number
-        return (self.words << 24) + table[sites]
+        lines = {site: self.query.places.line_text(site) for site in distinct(sites).tolist()}
+        return (self.words << 24) + self.shared.table(lines)[sites]
 
     @cached_property
     def looks(self) -> np.ndarray:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradviz.compare.difference import NONE, REPLAYS, UNITS, Rounding, Spot, apart, coarsest
-from gradviz.compare.parting import Comparison, NoDiff, plain_data, spot_text
+from gradviz.compare.parting import Comparison, NoDiff, both_text, plain_data
 from gradviz.events.kinds import Kind, Produced
 from gradviz.query.ops import CLAMPING, SUMS, WITH_NUMBERS
 from gradviz.query.query import Query
@@ -151,26 +151,17 @@ class _Noisy:
         """The dtypes of the results of the ops of the pass, in both runs."""
         for timeline, column in zip(self.comparison.sides, self.comparison.pairs.T, strict=True):
             for item in column[column != NONE].tolist():
-                for tensor in timeline.tensors(item) if timeline.kinds[item] == Kind.OP else ():
-                    form = timeline.trace.shape(tensor)
-                    yield form[1] if form is not None else ""
+                if timeline.kinds[item] == Kind.OP:
+                    yield from map(timeline.trace.states.dtype_of, timeline.tensors(item))
 
     # --- arguments of ops
 
     def _other_numbers(self) -> OtherNumbers | None:
         """The first op that the two runs call with different numbers; None if there is none."""
-        for one, other in self.comparison.pairs.tolist():
-            if NONE in (one, other) or not self._are_alike(one, other, Kind.OP):
-                continue
-            ops = [
-                side.query.tensors.op(int(side.events[item]))
-                for side, item in zip(self.comparison.sides, (one, other), strict=True)
-            ]
+        for items, events in self._alike(Kind.OP):
+            ops = [side.query.tensors.op(event) for side, event in zip(self.comparison.sides, events, strict=True)]
             if ops[0].op in _GIVEN_NUMBERS and ops[0].args != ops[1].args:
-                spots = self.comparison.spot(0, one), self.comparison.spot(1, other)
-                assert spots[0] is not None
-                assert spots[1] is not None
-                return OtherNumbers(ops[0].op, spots[0], spots[1], _differing(ops[0].args, ops[1].args))
+                return OtherNumbers(ops[0].op, *self._spots(items), _differing(ops[0].args, ops[1].args))
         return None
 
     # --- inputs and results
@@ -196,11 +187,8 @@ class _Noisy:
 
     def _first(self, kind: Kind, phase: str) -> Beyond | None:
         """The first item of a kind that is further apart than rounding allows; None if there is none."""
-        for one, other in self.comparison.pairs.tolist():
-            if NONE in (one, other) or not self._are_alike(one, other, kind):
-                continue
-            events = [int(side.events[item]) for side, item in zip(self.comparison.sides, (one, other), strict=True)]
-            tensors = [side.tensors(item) for side, item in zip(self.comparison.sides, (one, other), strict=True)]
+        for items, events in self._alike(kind):
+            tensors = [side.tensors(item) for side, item in zip(self.comparison.sides, items, strict=True)]
             if len(tensors[0]) != len(tensors[1]):
                 continue
             for place, pair in enumerate(zip(*tensors, strict=True)):
@@ -210,19 +198,24 @@ class _Noisy:
                 ]
                 beyond = self._beyond(phase, values[0], values[1], self._measured(kind, events, pair, place))
                 if beyond is not None:
-                    spots = self.comparison.spot(0, one), self.comparison.spot(1, other)
-                    assert spots[0] is not None
-                    assert spots[1] is not None
-                    return Beyond(spots[0], spots[1], *beyond)
+                    return Beyond(*self._spots(items), *beyond)
         return None
 
-    def _are_alike(self, one: int, other: int, kind: Kind) -> bool:
-        """Whether two items have this kind and the same name."""
+    def _alike(self, kind: Kind) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+        """The pairs of items of a kind that have the same name, with their events."""
         left, right = self.comparison.sides
-        return bool(left.kinds[one] == kind and left.words[one] == right.words[other])
+        for one, other in self.comparison.pairs.tolist():
+            if NONE not in (one, other) and left.kinds[one] == kind and left.words[one] == right.words[other]:
+                yield (one, other), (int(left.events[one]), int(right.events[other]))
+
+    def _spots(self, items: tuple[int, int]) -> tuple[Spot, Spot]:
+        one, other = (self.comparison.spot(side, item) for side, item in enumerate(items))
+        assert one is not None
+        assert other is not None
+        return one, other
 
     def _measured(
-        self, kind: Kind, events: list[int], pair: tuple[int, int], place: int
+        self, kind: Kind, events: tuple[int, int], pair: tuple[int, int], place: int
     ) -> Callable[[Snapshot], float | None]:
         """The function that gives how far rounding may put a tensor of an item, for its recorded value."""
         event, tensor = events[self.side], pair[self.side]
@@ -382,13 +375,7 @@ def _other_numbers(found: OtherNumbers) -> Iterator[Text]:
     where = "" if found.other.site is None else f"line {found.other.site.place.line}: "
     one, other = (plain(text, _LONGEST) or "none" for text in found.arguments)
     yield Text.assemble(("numbers  ", "bold"), f"{where}{plain(found.op, _LONGEST)} with {other} instead of {one}")
-    yield from _both(found.one, found.other)
-
-
-def _both(one: Spot, other: Spot) -> Iterator[Text]:
-    """One line for the item of each run."""
-    for sign, style, spot in (("−", "red", one), ("+", "green", other)):
-        yield Text.assemble((f"         {sign} ", style), spot_text(spot))
+    yield from both_text(found.one, found.other)
 
 
 def _beyond(phase: str, beyond: Beyond | None, compared: int) -> Iterator[Text]:
@@ -397,7 +384,7 @@ def _beyond(phase: str, beyond: Beyond | None, compared: int) -> Iterator[Text]:
         yield Text.assemble((f"{phase:9}", "bold"), result)
         return
     yield Text.assemble((f"{phase:9}", "bold"), f"first beyond it: {_sizes(beyond.apart, beyond.allowed)}")
-    yield from _both(beyond.one, beyond.other)
+    yield from both_text(beyond.one, beyond.other)
 
 
 def _sizes(apart: float, allowed: float) -> str:

@@ -402,9 +402,7 @@ def _parting(phase: str, parting: Parting | None, found: Difference) -> Iterator
     apart = "" if np.isnan(parting.apart) else f", {number(parting.apart, 2)} apart"
     only = "only in one of them" if None in (parting.one, parting.other) else f"the values part{apart}"
     yield Text.assemble((f"{phase:9}", "bold"), f"first difference{where}: {only}")
-    for sign, style, spot in (("−", "red", parting.one), ("+", "green", parting.other)):
-        if spot is not None:
-            yield Text.assemble((f"         {sign} ", style), spot_text(spot))
+    yield from both_text(parting.one, parting.other)
     if parting.definition:
         yield Text(f"           {parting.definition}", "bold")
     if parting.line is not None:
@@ -436,10 +434,13 @@ def equal_text(one: Trace, other: Trace) -> str:
     return f"to the last bit in all that was recorded, until {_place(spot)} {where}: {_line(spot.what)}"
 
 
-def spot_text(spot: Spot) -> str:
-    """One line for an item of a run: its place, its description, its value, its event."""
-    value = f" = {_line(spot.value)}" if spot.value else ""
-    return f"{_place(spot)}  {_line(spot.what)}{value}  (event {spot.event + 1})"
+def both_text(one: Spot | None, other: Spot | None) -> Iterator[Text]:
+    """One line for the item of each run that has it: its place, its description, its value, its event."""
+    for sign, style, spot in (("−", "red", one), ("+", "green", other)):
+        if spot is not None:
+            value = f" = {_line(spot.value)}" if spot.value else ""
+            text = f"{_place(spot)}  {_line(spot.what)}{value}  (event {spot.event + 1})"
+            yield Text.assemble((f"         {sign} ", style), text)
 
 
 def _place(spot: Spot) -> str:

@@ -90,17 +90,13 @@ class Hops:
     def place_of(self, node: int) -> tuple[Site | None, str]:
         """The site and the expression of the operation of a node; for node 0, those of the call that began the pass."""
         made = self.query.nodes.event(node)
-        return self._root() if made is None and not node else self._made(made)
-
-    def _root(self) -> tuple[Site | None, str]:
-        """The site and the text of the call that began the pass, from which the gradient of a root comes."""
+        if made is not None:
+            return self.query.places.site(made.site), self.words.expression_of(made, _LONGEST)
+        if node:
+            return None, ""
         began = self.query.trace.event(self.flow.backward_pass.first)
         assert isinstance(began, PassBegan)
         return self.query.places.site(began.site), f"{began.how}()"
-
-    def _made(self, made: NodeMade | None) -> tuple[Site | None, str]:
-        site = None if made is None else self.query.places.site(made.site)
-        return site, "" if made is None else self.words.expression_of(made, _LONGEST)
 
     def _local(self, made: NodeMade, arrival: Arrival) -> str:
         """The text of a local derivative: its formula, its number if the gradients determine it, and the sum over

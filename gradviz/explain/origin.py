@@ -59,20 +59,15 @@ def why(
     such as `w`, `net.0.weight[3, 0]` or `t12`. `alone_of` gives the exact contributions where the trace does not show
     them. Raises NoAnswer if the trace does not show the origin, UnknownName if no tensor has this name, TraceError for
     a file that cannot be read."""
-    if isinstance(trace, Trace):
-        return _why(Words(trace), tensor, number, most, alone_of)
-    with open_trace(trace) as opened:
-        return _why(Words(opened), tensor, number, most, alone_of)
-
-
-def _why(
-    words: Words, text: str, number: int | None, most: int, alone_of: AloneOf | None
-) -> by_norms.Reason | by_norms.NormReason:
+    if not isinstance(trace, Trace):
+        with open_trace(trace) as opened:
+            return why(opened, tensor, number, most, alone_of)
+    words = Words(trace)
     query = words.query
-    tensor, called, index = _named(words, text)
+    named, called, index = _named(words, tensor)
     if number is not None and number not in query.passes.by_number:
         raise NoAnswer(f"there is no pass {number}: the trace has {len(query.trace.passes)}")
-    node, nr, number, event, gradient = _came(words, tensor, called, number)
+    node, nr, number, event, gradient = _came(words, named, called, number)
     region = _region(query, index, called, gradient, event)
     hops = by_norms.Hops(words, query.deliveries(number))
     roots = listed([words.called(root.tensor) for root in query.passes.began(number).roots])
@@ -87,12 +82,12 @@ def _why(
             ) from None
         stages = by_norms.stages_of(hops, way)
         size = value.shape, norm_of(value), odd_of(value)
-        return by_norms.NormReason(tensor, called, number, event, roots, *size, stages)
+        return by_norms.NormReason(named, called, number, event, roots, *size, stages)
     unknown = ""
     if alone_of is not None:
         sum_over_paths, unknown = _exact(sum_over_paths, number, region, alone_of)
     return by_norms.Reason(
-        tensor,
+        named,
         called,
         index,
         number,

@@ -5,7 +5,6 @@ import csv
 import os
 import re
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +17,7 @@ from gradviz.errors import GradvizError
 from gradviz.query.curves import (
     NamedCurve,
     binned,
+    by_place,
     changes_of_modules,
     gradients_of_modules,
     innermost_module,
@@ -47,12 +47,8 @@ class Exported(NamedTuple):
 
     def values(self, over: str) -> dict[int, dict[str, float]]:
         """The values of all curves over passes or over steps: by number, then by title."""
-        found: dict[int, dict[str, float]] = defaultdict(dict)
-        for title, axis, curve in self.curves:
-            if axis == over:
-                for at, value in zip(curve.at.tolist(), curve.values.tolist(), strict=True):
-                    found[at][title] = value
-        return dict(sorted(found.items()))
+        titled = (curve._replace(name=title) for title, axis, curve in self.curves if axis == over)
+        return dict(sorted(by_place(titled).items()))
 
 
 def exported(run: RecordedRun) -> Exported:

@@ -14,7 +14,7 @@ from gradviz.graph import model as m
 from gradviz.graph.model import Graph, Node
 from gradviz.page.page_texts import with_line
 from gradviz.query import FIRST, Query
-from gradviz.query.curves import NamedCurve, changes_of_modules, gradients_of_modules, layers_of, losses, norm_of
+from gradviz.query.curves import by_place, changes_of_modules, gradients_of_modules, layers_of, losses, norm_of
 from gradviz.query.writes import grad_changes, value_changes
 from gradviz.tracefile import PassInfo, Snapshot, Trace
 from gradviz.words import Words, numbers
@@ -31,9 +31,9 @@ class PassSummaries:
         query, self.words = words.query, words
         self.query = query
         module_of = layers_of(query, _MOST_LAYERS)
-        self.losses = _by_place(losses(query))
-        self.gradients = _by_place(gradients_of_modules(query, module_of))
-        self.changes = _by_place(changes_of_modules(query, module_of))
+        self.losses = by_place(losses(query))
+        self.gradients = by_place(gradients_of_modules(query, module_of))
+        self.changes = by_place(changes_of_modules(query, module_of))
         self.steps = query.trace.indices(Kind.STEPPED)
 
     def of(self, backward_pass: PassInfo | None) -> dict[str, Any] | None:
@@ -60,15 +60,6 @@ class PassSummaries:
         end = following.first if following is not None else self.query.trace.count
         first, last = np.searchsorted(self.steps, [end if backward_pass.last is None else backward_pass.last, end])
         return dict(chain.from_iterable(self.changes.get(step + 1, {}).items() for step in range(first, last)))
-
-
-def _by_place(curves: list[NamedCurve]) -> dict[int, dict[str, float]]:
-    """The values of curves by pass or step, and by name."""
-    values: dict[int, dict[str, float]] = {}
-    for curve in curves:
-        for place, value in zip(curve.at.tolist(), curve.values.tolist(), strict=True):
-            values.setdefault(place, {})[curve.name] = value
-    return values
 
 
 def _told(value: float) -> float | str:

@@ -271,6 +271,15 @@ class NamedCurve(NamedTuple):
     values: np.ndarray
 
 
+def by_place(curves: Iterable[NamedCurve]) -> dict[int, dict[str, float]]:
+    """The values of curves by pass or step, and by name."""
+    values: dict[int, dict[str, float]] = {}
+    for curve in curves:
+        for place, value in zip(curve.at.tolist(), curve.values.tolist(), strict=True):
+            values.setdefault(place, {})[curve.name] = value
+    return values
+
+
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 Grouping = Callable[[int], str]  # from a leaf to the name of the module that it is counted in
 

@@ -21,7 +21,7 @@ from gradviz.query.replayable_functions import AUTOCASTING, DIFFERENTIATES, NAME
 from gradviz.replay.changed_pass import step_behind
 from gradviz.replay.plan import Call, Input, Plan, ReplayError, argument_of
 from gradviz.tracefile.expected import as_is
-from gradviz.tracefile.file import journal_of
+from gradviz.tracefile.file import take_away
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.ring import drop_unused, segment_of, standing, thin
 from gradviz.words.escape import clean
@@ -43,11 +43,11 @@ def write_capsule(trace: Trace, path: Path, number: int, needed: np.ndarray) -> 
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             trace._connection.backup(connection)
             _thin(connection, path, number, needed)
-    except sqlite3.Error as error:
-        _take_away(path)
-        raise OSError(f"cannot write {path}: {error}") from error
-    except BaseException:
-        _take_away(path)
+    except BaseException as error:
+        with suppress(OSError):
+            take_away(path)
+        if isinstance(error, sqlite3.Error):
+            raise OSError(f"cannot write {path}: {error}") from error
         raise
 
 
@@ -105,12 +105,6 @@ def _unpack(cursor: sqlite3.Cursor, copy: Trace, kept: np.ndarray) -> None:
         for table, data in zip(("events", "links", "states", "payloads"), parts, strict=True):
             cursor.execute(f"UPDATE {table} SET data = ? WHERE chunk = ?", (as_is(data), number))
     cursor.execute("UPDATE chunks SET since = id")
-
-
-def _take_away(path: Path) -> None:
-    for left in (path, journal_of(path)):
-        with suppress(OSError):
-            left.unlink(missing_ok=True)
 
 
 _HEAD = '''\
@@ -247,13 +241,11 @@ class _Writing:
 
     def _backward_from(self, roots: list[str]) -> str:
         """A pass with several roots, or with a gradient that the program gave."""
-        for root, start in zip(roots, self.plan.starts, strict=True):
+        starts = ["None"] * len(roots)
+        for at, (root, start) in enumerate(zip(roots, self.plan.starts, strict=True)):
             if start is not None:
                 self.arrays[f"start {root}"] = start
-        starts = [
-            f'torch.from_numpy(values["start {root}"]).to({root}.dtype)' if start is not None else "None"
-            for root, start in zip(roots, self.plan.starts, strict=True)
-        ]
+                starts[at] = f'torch.from_numpy(values["start {root}"]).to({root}.dtype)'
         return f"torch.autograd.backward([{', '.join(roots)}], [{', '.join(starts)}])"
 
     # --- expressions

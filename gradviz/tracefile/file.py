@@ -124,6 +124,12 @@ def journal_of(path: Path) -> Path:
     return Path(f"{path}-journal")
 
 
+def take_away(path: Path) -> None:
+    """Delete a trace that is of no use, and its journal."""
+    for left in (path, journal_of(path)):
+        left.unlink(missing_ok=True)
+
+
 def _holds_something(path: Path) -> bool:
     """Whether a trace has a tensor or a pass; also if that cannot be read."""
     if not path.stat().st_size:
@@ -229,8 +235,7 @@ class TraceFile:
             self.connection.close()
         os.close(self.lock)
         if self.is_beside:
-            for left in (self.place, journal_of(self.place)):
-                left.unlink(missing_ok=True)
+            take_away(self.place)
 
     def abandon(self) -> None:
         """Never touch the file again, not even when the process ends: SQLite would roll back and close what is not

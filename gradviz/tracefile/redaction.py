@@ -24,7 +24,7 @@ from gradviz.tracefile import whitelist
 from gradviz.tracefile.batch import Batch, ByKind, Interned
 from gradviz.tracefile.chunks import ChunkTables
 from gradviz.tracefile.database import CHANGED, ELEMENTS, NO_VALUE, STATE, STATS
-from gradviz.tracefile.file import TraceFile, journal_of
+from gradviz.tracefile.file import TraceFile, take_away
 from gradviz.tracefile.reader import Trace
 from gradviz.tracefile.sound import STATISTICS, elements_of
 
@@ -50,20 +50,13 @@ def redact(trace: Trace, path: Path) -> None:
         cursor.execute("COMMIT")
         file.replace()
         file.connection.execute("PRAGMA journal_mode = DELETE")
-    except sqlite3.Error as error:
-        _take_away(file)
-        raise OSError(f"cannot write {path}: {error}") from error
-    except BaseException:
-        _take_away(file)
+    except BaseException as error:
+        file.close()
+        take_away(file.place)
+        if isinstance(error, sqlite3.Error):
+            raise OSError(f"cannot write {path}: {error}") from error
         raise
     file.close()
-
-
-def _take_away(file: TraceFile) -> None:
-    """Close a file that is not complete, and delete it."""
-    file.close()
-    for left in (file.place, journal_of(file.place)):
-        left.unlink(missing_ok=True)
 
 
 # --- tables

@@ -186,9 +186,8 @@ def _rebuilt(query: Query, roots: Sequence[int], began: int, remedy: str) -> Ite
                 reason = f"a call of {clean(op.op)} cannot be told from its recorded arguments"
                 raise ReplayError(f"{reason}: {remedy}")
             continue
-        first = query.trace.shape(inputs[0])
         written = tuple(one for one in op.outputs if one in inputs)
-        dtype = first[1] if first else ""
+        dtype = query.trace.states.dtype_of(inputs[0])
         yield Call(event, op.site, *made, "", None, dtype, inputs, op.outputs, written)
         calls.add(event)
         for one in op.outputs:
@@ -256,10 +255,10 @@ def _go_back(call: CallMade, needed: dict[int, bool]) -> None:
 def step_of(query: Query, event: ValueKept | CallMade) -> Input | Call:
     """The step of a plan that an event is. Raises ReplayError if its data was not kept, or is damaged."""
     if isinstance(event, CallMade):
-        first = query.trace.shape(event.inputs[0]) if event.inputs else None
+        dtype = query.trace.states.dtype_of(event.inputs[0]) if event.inputs else ""
         generator = _elements(query, event.generator, event.index) if event.generator else None
         return Call(
-            event.index, event.site, event.function, _tree(event), event.context, generator, first[1] if first else "",
+            event.index, event.site, event.function, _tree(event), event.context, generator, dtype,
             event.inputs, event.outputs, event.written,
         )  # fmt: skip
     value = query.trace.snapshot(event.copy, event.index)

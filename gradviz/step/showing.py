@@ -26,7 +26,6 @@ from gradviz.words.chain_rule import why as explained
 from gradviz.words.escape import clean, shortened, shortened_left
 from gradviz.words.forward_mode import compare as modes_compared
 from gradviz.words.numbers import brief, number, shape, value
-from gradviz.words.numbers import number as number_of
 from gradviz.words.sentences import fields_told, sentence
 from gradviz.words.stop import Stop, Subject, changes, subject
 
@@ -393,7 +392,7 @@ def _element_lines(array: np.ndarray, first: int, end: int) -> Iterator[str]:
     while first < end:
         index = np.unravel_index(first, array.shape)
         until = min(first + _ON_A_LINE, first - first % row + row, end)
-        row_text = "  ".join(f"{number_of(element):>11}" for element in array.flat[first:until])
+        row_text = "  ".join(f"{number(element):>11}" for element in array.flat[first:until])
         yield f"  {'[' + ', '.join(map(str, index)) + ']':<10} {row_text}"
         first = until
 

@@ -265,9 +265,7 @@ class States:
         if grade != ELEMENTS:
             return None, unpack_stats(data[-8 * STATISTICS :])
         array = elements_of(np.frombuffer(data, np.uint8), form.dtype)
-        if array is None:
-            return None, None
-        return array.reshape(form.shape), None
+        return None if array is None else array.reshape(form.shape), None
 
     # --- many states
 
@@ -308,8 +306,7 @@ class States:
 
     def finite_rms(self, rows: np.ndarray) -> np.ndarray:
         """The root mean square of each state; NaN where it is not known, or where an element is not finite."""
-        stats = self._stats_of(rows)
-        return np.where(np.any(stats[:, NONFINITE] > 0, axis=1), np.nan, stats[:, Stat.RMS])
+        return np.where(self.are_bad(rows), np.nan, self.rms(rows))
 
     def sizes(self, rows: np.ndarray) -> np.ndarray:
         """The number of elements of each state; 0 where it is not known."""

@@ -145,9 +145,7 @@ def _law(stop: Stop, modes: Modes, sweep: Sweep, pairs: list[Pair]) -> list[str]
 
 def _tensors_at(stop: Stop) -> set[int]:
     """The tensors that get a tangent or a gradient at the event of a stop."""
-    if isinstance(stop.event, TangentPushed):
-        return {stop.event.tensor}
-    if isinstance(stop.event, Accumulated):
+    if isinstance(stop.event, (TangentPushed, Accumulated)):
         return {stop.event.tensor}
     return set(stop.node_tensors) if isinstance(stop.event, (Received, Produced)) else set()
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from gradviz.errors import GradvizError, nearest
 from gradviz.graph import model
+from gradviz.sets import grouped
 from gradviz.system.paths import file_name
 
 HOPS = 3
@@ -53,18 +54,17 @@ def around(graph: model.Graph, text: str, hops: int = HOPS) -> model.Graph:
     """The nodes at most `hops` edges away from the nodes that `text` selects, and the grad_fns of their ops.
     Raises SliceError."""
     middle = find_nodes(graph, text)
-    near = _reached(_neighbours(graph.edges, both=True), middle, hops)
+    pairs = [(edge.source, edge.target) for edge in graph.edges]
+    near = _reached(grouped([*pairs, *((target, source) for source, target in pairs)]), middle, hops)
     return _part(graph, _with_pairs(graph, near), f"at most {hops} edge{'s' * (hops != 1)} around {text}")
 
 
 def between(graph: model.Graph, start: str, end: str) -> model.Graph:
     """The nodes on paths from one node to another, and the grad_fns of their ops. Raises SliceError."""
     starts, ends = find_nodes(graph, start), find_nodes(graph, end)
-    edges = [edge for edge in graph.edges if edge.kind in _COMPUTES]
-    edges += [replace(e, source=e.target, target=e.source) for e in graph.edges if e.kind == model.GRAD]
-    after = _reached(_neighbours(edges), starts)
-    before = _reached(_neighbours(edges, back=True), ends)
-    way = after & before
+    pairs = [(edge.source, edge.target) for edge in graph.edges if edge.kind in _COMPUTES]
+    pairs += [(edge.target, edge.source) for edge in graph.edges if edge.kind == model.GRAD]
+    way = _reached(grouped(pairs), starts) & _reached(grouped((after, before) for before, after in pairs), ends)
     if not way:
         raise SliceError(f"no path leads from {start!r} to {end!r} in this graph")
     return _part(graph, _with_pairs(graph, way), f"from {start} to {end}")
@@ -78,16 +78,6 @@ def only_grad(graph: model.Graph) -> model.Graph:
         if node.requires_grad or node.kind == model.GRAD_FN or (node.kind == model.OP and node.grad_fn)
     }
     return _part(graph, kept, "only what requires grad")
-
-
-def _neighbours(edges: Iterable[model.Edge], both: bool = False, back: bool = False) -> dict[str, list[str]]:
-    neighbours: dict[str, list[str]] = {}
-    for edge in edges:
-        if both or not back:
-            neighbours.setdefault(edge.source, []).append(edge.target)
-        if both or back:
-            neighbours.setdefault(edge.target, []).append(edge.source)
-    return neighbours
 
 
 def _reached(neighbours: Mapping[str, list[str]], starts: Iterable[str], steps: int | None = None) -> set[str]:

@@ -99,10 +99,8 @@ class _Tree:
             if source not in ops:
                 reader[source] = "" if source in reader else target
                 inputs[target] = inputs.get(target, 0) + 1
-            elif source in outputs:
-                outputs[source].append(target)
             else:
-                outputs[source] = [target]
+                outputs.setdefault(source, []).append(target)
 
     # --- from the order of ops to a tree
 
@@ -151,14 +149,12 @@ class _Tree:
         return items
 
     def _repeat(self, items: list[_Item], period: int, count: int) -> _Item:
-        blocks = items
+        block, blocks = items[:period], items
         if period > 1:
             blocks = [
                 _Item(f"{number + 1} of {count}", REPEAT, kids=items[number * period : (number + 1) * period])
                 for number in range(count)
             ]
-        block = items[:period]
-        if period > 1:
             for item in blocks:
                 item.ops = sum(kid.ops for kid in item.kids)
         first, last = items[0].label, items[-1].label

@@ -12,14 +12,14 @@ from typing import IO, Any, NoReturn, TextIO, cast
 
 import click
 import numpy as np
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from gradviz.system.descriptors import high_copy, identity, write
 from gradviz.system.signs import SHOWN, encoded
 from gradviz.tracefile import Trace, newest_trace, open_trace
 from gradviz.tracefile.opening import in_order, traces_of
-from gradviz.words.escape import clean, shortened
+from gradviz.words.escape import clean, json_text, shortened
 from gradviz.words.languages import LANGUAGES
 
 _LONGEST = 450  # characters of a message
@@ -129,6 +129,14 @@ def wide_console() -> Console:
     show_all_on_stdout()
     console = Console(highlight=False)
     return console if console.is_terminal else Console(file=cast(IO[str], _Unpadded()), highlight=False, width=_WIDE)
+
+
+def show(as_json: bool, data: Callable[[], Any], text: Callable[[], RenderableType]) -> None:
+    """Print a result on stdout: as JSON, for programs, or as text."""
+    if as_json:
+        click.echo(json_text(data()))
+    else:
+        wide_console().print(text())
 
 
 def how_ended(trace: Trace) -> str:

@@ -4,15 +4,15 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import click
+from rich.console import Group
 
-from gradviz.cli.common import PATH, all_opened, fail, format_option, opened, wide_console
+from gradviz.cli.common import PATH, all_opened, fail, format_option, opened, show
 from gradviz.compare.noise import replicas_text
 from gradviz.compare.parting import TOLERANCE, difference_json, difference_text
 from gradviz.compare.parting import diff as difference_of
 from gradviz.query.ranks import ranked_traces
 from gradviz.tracefile import Trace
 from gradviz.tracefile.opening import are_of_one_run
-from gradviz.words.escape import json_text
 
 
 @click.command(
@@ -67,13 +67,7 @@ def diff(
             raise SystemExit(int(exit_code and not is_same))
         difference = difference_of(one, others[0] if others else None, numbers, tolerance)
         as_replicas = replicas_text([one, *others]) if are_of_one_run([one, *others]) else ()
-    if form == "json":
-        click.echo(json_text(difference_json(difference)))
-    else:
-        console = wide_console()
-        console.print(difference_text(difference))
-        for line in as_replicas:
-            console.print(line)
+    show(form == "json", lambda: difference_json(difference), lambda: Group(difference_text(difference), *as_replicas))
     raise SystemExit(int(exit_code and not difference.same))
 
 
@@ -83,10 +77,7 @@ def _show_noise(one: Trace, other: Trace, numbers: tuple[int, ...], form: str) -
     from gradviz.sources.torch_replay import TorchRunner
 
     difference = noise(one, other, TorchRunner(), numbers)
-    if form == "json":
-        click.echo(json_text(noise_json(difference)))
-    else:
-        wide_console().print(noise_text(difference))
+    show(form == "json", lambda: noise_json(difference), lambda: noise_text(difference))
     return difference.same
 
 

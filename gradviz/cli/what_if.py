@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from gradviz.cli.common import fail, json_option, opened, pass_option, trace_argument, wide_console
+from gradviz.cli.common import fail, json_option, opened, pass_option, show, trace_argument
 from gradviz.compare.compiled import compiled as compiled_pass
 from gradviz.compare.compiled import compiled_json, compiled_text
 from gradviz.replay.changed_pass import DTYPES, scaled_step
@@ -22,7 +22,6 @@ from gradviz.replay.changed_pass_text import (
 )
 from gradviz.replay.micro_batches import joined, split
 from gradviz.replay.samples import samples as samples_of
-from gradviz.words.escape import json_text
 from gradviz.words.words import Words
 
 
@@ -131,7 +130,4 @@ def what_if(
             ways = what_if_json, what_if_text
             found = what_if_of(words, runner, number, sets, dtype or "", without, sample)
         as_data, as_text = ways
-        if as_json:
-            click.echo(json_text(as_data(words, found)))
-        else:
-            wide_console().print(as_text(words, found))
+        show(as_json, lambda: as_data(words, found), lambda: as_text(words, found))

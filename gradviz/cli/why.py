@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from gradviz.cli.common import fail, format_option, opened, wide_console
+from gradviz.cli.common import fail, format_option, opened, show, wide_console
 from gradviz.explain.account import account_text
 from gradviz.explain.by_norms import NormReason, norm_json, norm_text
 from gradviz.explain.origin import PATHS, reason_json, reason_text
@@ -69,7 +69,4 @@ def _across(words: tuple[str, ...], number: int | None, form: str) -> None:
     with opened(Path(words[0]) if words else None) as trace:
         told = Words(trace)
         found = across_samples(told, runner_of(told.query, told.at_line), number)
-        if form == "json":
-            click.echo(json_text(across_json(told, found)))
-        else:
-            wide_console().print(across_text(told, found))
+        show(form == "json", lambda: across_json(told, found), lambda: across_text(told, found))

@@ -205,25 +205,21 @@ def _check_is_named_first(script: str, arguments: tuple[str, ...]) -> None:
 
 def trace_for(output: Path | None, stem: str) -> Path:
     """The file in which a run is recorded: the value of `-o`, otherwise STEM.gradviz, or STEM.2.gradviz and so on if
-    other runs record into it. Each rank has its own file. Raises OSError if no file can be made."""
+    other runs record into it. Each rank has its own file. Exits with one line for the name of a picture. Raises OSError
+    if no file can be made."""
     if output is not None:
         if output.suffix not in ("", ".gradviz"):
-            _check_is_no_picture(output)
+            from gradviz.pictures.render import ENDINGS
+
+            if output.suffix.lower() in ENDINGS:
+                name = as_argument(output)
+                fail(f"-o names the trace, not a picture: gradviz trace --graph {name} SCRIPT draws {name}")
         return of_this_rank(output)
     stems = chain([stem], (f"{stem}.{number}" for number in count(2)))
     try:
         return claim_first(of_this_rank(Path(f"{name}.gradviz")) for name in stems)
     except OSError as error:
         raise OSError(f"{error} (-o FILE writes the trace elsewhere)") from error
-
-
-def _check_is_no_picture(output: Path) -> None:
-    """Exit with one line if the file of a trace is called as pictures are."""
-    from gradviz.pictures.render import ENDINGS
-
-    if output.suffix.lower() in ENDINGS:
-        name = as_argument(output)
-        fail(f"-o names the trace, not a picture: gradviz trace --graph {name} SCRIPT draws {name}")
 
 
 def warn(message: str) -> None:

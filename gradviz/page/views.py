@@ -325,7 +325,7 @@ Tree = dict[str, Group]
 # The attributes that differ between passes of one structure: numbers, ids, values.
 _OWN = (
     "id", "number", "visit", "since", "version", "called", "base", "pair", "maker",
-    "value", "update", "grad", "tangent", "pushed", "upstream", "becomes", "held", "box", "apart",
+    "value", "update", "grad", "cleared", "tangent", "pushed", "upstream", "becomes", "held", "box", "apart",
 )  # fmt: skip
 _shared = attrgetter(*(field.name for field in fields(Node) if field.name not in _OWN))
 

@@ -66,12 +66,16 @@ def update_in_place(case: Case, made: int | None, name: str) -> str:
 
 
 def _expression(case: Case, tensor: int) -> str:
-    """The expression that made a tensor, or its line; empty if both are unknown."""
-    maker = case.query.tensors.maker(tensor)
+    """The expression that made a tensor, or its line; empty if both are unknown. One of several ops of an expression,
+    as of a module, may give another tensor than the whole expression."""
+    query, maker = case.query, case.query.tensors.maker(tensor)
     site = case.place(maker)
-    if site is None:
+    if maker is None or site is None:
         return ""
-    return case.query.places.expression(site.number) or f"the result of line {site.place.line}"
+    is_part = query.tensors.is_op(maker) and site.number not in query.places.of_one_op
+    if is_part and not query.names.is_result(query.tensors.op(maker)):
+        return query.labels.of(tensor)
+    return query.places.expression(site.number) or f"the result of line {site.place.line}"
 
 
 def in_order(case: Case, *sites: int) -> str:

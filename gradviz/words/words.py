@@ -127,8 +127,8 @@ class Words:
 
     @property
     def is_partial(self) -> bool:
-        """Whether ops and nodes were left out, as by `--scope`."""
-        return "scope" in self.query.trace.meta
+        """Whether ops and nodes were left out, as by `--scope` or a choice of passes."""
+        return not {"scope", "passes"}.isdisjoint(self.query.trace.meta)
 
     def node_name(self, node: int) -> str:
         """A node as `PowBackward0`, or `AccumulateGrad of x`."""

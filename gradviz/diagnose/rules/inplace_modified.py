@@ -99,7 +99,8 @@ def _of_saved(case: Case, error: Failure) -> Found:
     """The finding for the first write to a saved tensor of the node, after the node was made."""
     made = case.query.nodes.event(error.node)
     write = None if made is None else _first_write(case, error, made)
-    saver = case.words.node_name(error.node) if error.node else "an op of this pass"
+    is_known = bool(case.query.nodes.name(error.node))
+    saver = case.words.node_name(error.node) if is_known else "an op of this pass"
     carried = carried_into(case, error.node, error.number) if error.node and error.number else 0
     why = f"; {case.words.called(carried)} leads to it from an earlier round" if carried else ""
     cure = _between_rounds(case, carried) if carried else None
@@ -114,7 +115,8 @@ def _of_saved(case: Case, error: Failure) -> Found:
             severity=case.severity_of(error),
         )
     if made is None or write is None:
-        if error.number and not error.node and each_left_out(case.trace):
+        is_whole = error.node and error.number and case.query.passes.by_number[error.number].recorded
+        if error.number and not (is_known or is_whole) and each_left_out(case.trace):
             how = recording(case.trace, f"--passes {error.number}")
             why += f"; pass {error.number} was not watched from its beginning: {how} records it"
         return Found(

@@ -248,11 +248,14 @@ def _up_from(case: Case, bad: _Bad, root: int, end: int, number: int) -> Origin:
         base = tensors.base(state) if bad.is_unwatched(state) else None
         if base is not None and not bad.is_unwatched(base) and bad.is_bad(base.tensor, at):
             state = base  # data that was taken out of other data
-    source = Source.OP
-    if tensors.is_op(event):
+    source, wrong, is_nan = Source.OP, state.tensor, bad.counts(state.tensor, at)[0]
+    if op is not None:
         read = filter(None, tensors.reads(event))
         if any(bad.is_not_recorded(state.tensor, event - 1) for state in read):
             source = Source.NOT_RECORDED
+        elif 0 in op.inputs and as_recorded(case, op, 0)[0]:  # of which the graph alone tells nothing
+            is_certain = is_nan and op.op in ("add", "sub")
+            source, wrong = (Source.UNWATCHED, 0) if is_certain else (Source.NOT_RECORDED, wrong)
     elif bad.is_unwatched(state):
         source = Source.UNWATCHED
         event = event if case.trace.event(event).site else _taker(case, state.tensor)
@@ -263,7 +266,7 @@ def _up_from(case: Case, bad: _Bad, root: int, end: int, number: int) -> Origin:
         is_first = is_watched and not bad.is_not_recorded(state.tensor, event - 1)
         source = Source.STEP if is_first else Source.NOT_RECORDED
     harm = min(end, case.trace.count - 1)
-    return Origin(source, event, state.tensor, harm, number, bad.counts(state.tensor, at)[0])
+    return Origin(source, event, wrong, harm, number, is_nan)
 
 
 def _taker(case: Case, tensor: int) -> int:

@@ -259,3 +259,67 @@ for step in range(1, 141):
     )
     with open_trace(tmp_path / "run.gradviz") as trace:
         assert trace.in_detail[-1] == 133
+
+
+BREAKING = """
+import {engine} as torch
+from {engine} import nn
+model, head = nn.Linear(4, 8), nn.Linear(8, 1)
+for step in range(1, 141):
+    h = model(torch.randn(8, 4)).tanh()
+    loss = head(h).square().mean()
+    if step == 133:
+        h.mul_(2)
+    loss.backward()
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("engine", ["gradviz.engine", "torch"])
+def test_of_a_pass_that_was_left_out_no_node_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    ((rule, line, message),) = checked(tmp_path, BREAKING.format(engine=engine), monkeypatch)
+    assert (rule, line) == ("inplace-modified", "loss.backward()")
+    assert message.startswith(
+        "a tensor that an op of this pass saved was changed in place before its backward; pass 133"
+    )
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("taken", "known"), [("model(x) - goal", True), ("torch.cat((model(x), goal))", False)])
+def test_nothing_first_appears_where_an_operand_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: str, known: bool
+) -> None:
+    program = f"""
+import torch
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+for step in range(1, 141):
+    x = torch.randn(8, 4)
+    goal = torch.log(x.abs().sum(1, keepdim=True) * (-1 if step == 133 else 1))
+    loss = ({taken}).square().mean()
+    loss.backward()
+"""
+    ((rule, line, message),) = checked(tmp_path, program, monkeypatch)
+    assert (rule, line) == ("nonfinite-forward", f"loss = ({taken}).square().mean()")
+    end = "; the root of pass 133 is not finite" if known else ", and not all values of pass 133 were recorded"
+    of_data = "goal, which line 7 gave in the passes that were watched, has NaN here in pass 133"
+    assert message == (of_data if known else f"NaN is seen first in {taken}") + end
+
+
+@pytest.mark.torch
+def test_an_operand_inside_a_module_is_not_called_as_its_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = """
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(4, 1))
+x = torch.full((1, 4), 3e38)
+torch.nn.init.constant_(model[0].weight, 2.0)
+loss = model(x).sum()
+loss.backward()
+"""
+    ((rule, _, message),) = checked(tmp_path, program, monkeypatch)
+    assert rule == "nonfinite-forward"
+    assert ", t(model.0.weight) = [[2], [2], [2], [2]]; " in message

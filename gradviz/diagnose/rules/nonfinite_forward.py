@@ -139,13 +139,13 @@ def _unwatched(case: Case, origin: Origin) -> Found:
         taken = case.words.called(twin) if twin else f"what {function_name(op.op)} takes"
     if maker and case.query.tensors.is_op(maker):
         gave = f"{case.words.expression(case.site(maker), 60)}{case.words.at_line(case.site(maker))}"
-        taken += f", which {gave} gave in the passes that were watched,"
+        taken += f", which {gave.removeprefix(', ')} gave in the passes that were watched,"
     return Found(
         f"{taken} has {bad} here in pass {origin.number}; {_harm(case, origin)}",
         f"gradviz trace --passes {origin.number} records what made it",
         (origin.event, origin.harm),
         number=origin.number,
-        tensors=(origin.tensor,),
+        tensors=(origin.tensor,) if origin.tensor else (),
     )
 
 

@@ -101,6 +101,9 @@ class Listener:
         its graph then, and the pass in detail. None: an exception leaves the program before the pass begins."""
         return False
 
+    def suspects(self) -> None:
+        """Want the passes behind the one that is about to begin: what it does may be wrong."""
+
     @property
     def detailed_passes(self) -> bool:
         """Whether the events of nodes are wanted at all in a pass that begins now."""

@@ -9,7 +9,7 @@ from time import thread_time
 from typing import NamedTuple
 
 ALL, AUTO, BUDGET = "all", "auto", "budget"
-NAN, JUMP = "nan", "jump"  # why passes behind a pass are chosen, by its numbers
+NAN, JUMP, LEAK = "nan", "jump", "leak"  # why passes behind a pass are chosen, by its numbers
 FIRST = 10  # the passes with which such a choice begins
 BEHIND_TROUBLE = 3
 _MOST_TROUBLES = 8  # of each kind
@@ -47,7 +47,7 @@ class AutoPasses:
         self.first = first
         self.digits = 1  # that are not 0, of the numbers that are chosen in any case
         self.closely_until = 0  # the last pass that is chosen because of trouble
-        self.troubles = {NAN: 0, JUMP: 0}  # an exception counts as a jump
+        self.troubles = {NAN: 0, JUMP: 0, LEAK: 0}  # an exception counts as a jump
         self.written_until = 0  # the last pass that is written
         self.is_bad_written = False  # whether it has a NaN
         self.is_bad_since = False  # whether what is written behind it has one

@@ -26,7 +26,7 @@ from gradviz.events.kinds import DETAILS, Kind
 from gradviz.events.listener import Entered, LeafHistogram, Listener, Made, State, Where
 from gradviz.events.values import GRADIENT, INPUTS, LARGEST, LAST, SMALL
 from gradviz.tracefile.batch import Batch, Renumbered
-from gradviz.tracefile.chosen import JUMP, AutoPasses, Budget, Passes
+from gradviz.tracefile.chosen import JUMP, LEAK, AutoPasses, Budget, Passes
 from gradviz.tracefile.database import SKIPPED, STATE
 from gradviz.tracefile.frequent import Frequent
 from gradviz.tracefile.nans import News
@@ -419,6 +419,10 @@ class ChoosingRecorder(Recorder):
         with self.lock:
             self.detailed, self.is_tail, self.keeps_values = True, False, self.values != "none"
         return True
+
+    def suspects(self) -> None:
+        if self.auto is not None:
+            self.auto.look_closely(LEAK, self.passes_begun)
 
     def scope_entered(self, where: Where, scope: int, kind: str, name: str, type: str, training: bool = False) -> None:
         site = self.place(where)

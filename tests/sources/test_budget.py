@@ -191,6 +191,18 @@ def test_a_clearing_that_stops_late_is_found(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize("until", [237, 231])
+def test_gradients_that_are_not_cleared_between_samples_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: int
+) -> None:
+    clear = f"optimizer.zero_grad(set_to_none=step % 2 > 0) if step not in range(231, {until}) else None"
+    found = checked(tmp_path, LOOP.format(clear=clear, step="optimizer.step()", dtype="float32"), monkeypatch)
+    assert [one[:2] for one in found] == [("stale-gradient", "loss.backward()")] * (until == 237)
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        assert ({232, 233} <= set(trace.in_detail)) == (until == 237)
+
+
+@pytest.mark.torch
 @pytest.mark.parametrize("until", [160, 401])
 def test_what_stands_behind_a_step_is_seen_in_samples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: int

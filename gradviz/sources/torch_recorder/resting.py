@@ -8,7 +8,9 @@ import math
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from types import FrameType
 from typing import Any
 
@@ -18,7 +20,7 @@ from gradviz.events.counters import next_pass_number
 from gradviz.events.kinds import UNWATCHED
 from gradviz.sources.operands import Operand
 from gradviz.sources.torch_recorder.backward import how_of, pass_of, roots_of
-from gradviz.sources.torch_recorder.known_things import is_leaf
+from gradviz.sources.torch_recorder.known_things import is_leaf, version_of
 from gradviz.sources.torch_recorder.live_passes import LivePasses, giver
 from gradviz.sources.torch_recorder.pass_numbers import PassNumbers
 from gradviz.sources.torch_recorder.shared import Source, safely, users_frame
@@ -45,6 +47,9 @@ class Resting:
         self.leaves: dict[int, tuple[int, bool]] = {}
         self.failures = 0  # the passes whose graphs were emitted behind an exception
         self.begun: tuple[Any, ...] | None = None  # the beginning of the pass, put off
+        # of the last step: a parameter, with the gradient that was used
+        self.used: tuple[Callable[[], Any], tuple[int, int]] | None = None
+        self.was_leaking = False  # whether a pass has added to that
 
     # --- begin and end
 
@@ -194,6 +199,7 @@ class Resting:
     def _began(self, args: Any, kwargs: Any, loss: Any) -> int:
         if threading.get_ident() != self.thread:
             self.is_forbidden = True  # what several threads do at once is watched
+        self._look_for_leak()
         number = next_pass_number()
         self.is_step_wanted = False
         self.numbers.began(number, loss)
@@ -202,6 +208,23 @@ class Resting:
         if self.is_forbidden:
             self._tell_begun()
         return number
+
+    def _look_for_leak(self) -> None:
+        """Look whether the pass that begins adds to a gradient that a step has used, as none did before."""
+        used, self.used = self.used, None
+        if used is not None and (leaf := used[0]()) is not None:
+            with _Plain():
+                was_leaking, self.was_leaking = self.was_leaking, _gradient_of(leaf) == used[1]
+            if self.was_leaking and not was_leaking:
+                self.source.listener.suspects()
+
+    @safely
+    def _note_used(self, optimizer: Any) -> None:
+        with _Plain():
+            for parameter in chain.from_iterable(group["params"] for group in optimizer.param_groups):
+                if (gradient := _gradient_of(parameter)) is not None:
+                    self.used = weakref.ref(parameter), gradient
+                    return
 
     def _tell_begun(self) -> None:
         """Emit the beginning of the pass under way, if that was put off."""
@@ -247,4 +270,12 @@ class Resting:
         self.end_if_due()
         if not self.is_step_wanted:
             self.begin_if_due()
+        if self.numbers.are_wanted:
+            self._note_used(optimizer)
         return is_summed
+
+
+def _gradient_of(leaf: torch.Tensor) -> tuple[int, int] | None:
+    """Which tensor is the gradient of a leaf, and its version."""
+    gradient = leaf.grad if is_leaf(leaf) else None
+    return None if gradient is None else (id(gradient), version_of(gradient))

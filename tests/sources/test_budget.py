@@ -335,3 +335,33 @@ loss.backward()
     ((rule, _, message),) = checked(tmp_path, program, monkeypatch)
     assert rule == "nonfinite-forward"
     assert ", t(model.0.weight) = [[2], [2], [2], [2]]; " in message
+
+
+def test_on_gradviz_s_engine_a_loss_that_jumps_has_the_passes_behind_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = """
+import gradviz.engine as torch
+w = torch.ones(3, requires_grad=True)
+optimizer = torch.optim.SGD([w], lr=0.001)
+losses = []
+for step in range(1, 141):
+    optimizer.zero_grad()
+    loss = (w * (1e20 if step > 132 else 1) - 1).square().sum() + 0.1
+    loss.backward()
+    losses.append(loss.item())
+    optimizer.step()
+"""
+    monkeypatch.setattr(module, "_SHORT_SECONDS", 0)
+    (tmp_path / "train.py").write_text(program)
+    names = {"__name__": "__main__"}
+    with record(tmp_path / "run.gradviz", passes=Budget()):
+        exec(compile(program, str(tmp_path / "train.py"), "exec"), names)
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        summed = trace.table(Kind.SUMMED)
+        assert summed["in_pass"].tolist() == [*range(101, 141)]
+        assert [*map(repr, summed["loss"].tolist())] == [*map(repr, names["losses"][100:])]
+        assert {134, 135, 136} <= set(trace.in_detail)
+        first = check(trace).findings[0]
+    assert (first.rule, first.number) == ("nonfinite-forward", 133)
+    assert first.message == "an infinity is seen first in the loss, and pass 133 was not recorded in detail"

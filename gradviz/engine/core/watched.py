@@ -418,6 +418,10 @@ class WatchedPass:
             sys._getframe(2), self.number, self.how, time(), bool(self.retain_graph), self.create_graph,
             roots, [number_of(tensor) for tensor in self.wanted],
         )  # fmt: skip
+        if listener.sums:
+            arrays = [root.array for root in self.roots]
+            is_number = len(arrays) == 1 and arrays[0].size == 1 and arrays[0].dtype.kind != "c"
+            listener.summed(self.number, float(arrays[0].item()) if is_number else None, -1.0, -1.0, 0)
 
     def _tell_received(self, node: Node, gradients: Sequence[Any], numbers: list[int]) -> None:
         if self.listener is not None:

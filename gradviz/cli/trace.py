@@ -128,6 +128,9 @@ def trace(program: Program, ranks: bool, graph_file: Path | None, quiet: bool, p
     if isinstance(options["passes"], Budget):
         needs_all = ranks or scope or options["last"] or options["histograms"]
         options["passes"] = None if needs_all else passes_in_time(program, budget)
+    is_asked = click.get_current_context().get_parameter_source("budget") is not click.core.ParameterSource.DEFAULT
+    if is_asked and not isinstance(options["passes"], Budget):
+        warn("--budget has no effect here: other options choose the passes")
     of_ranks = program.for_ranks(**options, watch=watch, stop_on=stop_on, quiet=quiet)
     if command := launcher(program):
         if graph_file is not None:

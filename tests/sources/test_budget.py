@@ -136,6 +136,17 @@ def test_what_is_no_share_is_refused(text: str, gradviz: Run, tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("options", "is_said"), [(["--passes", "all"], True), (["--last", "9"], True), ([], False)])
+def test_a_budget_beside_options_that_choose_the_passes_has_no_effect(
+    gradviz: Run, tmp_path: Path, options: list[str], is_said: bool
+) -> None:
+    (tmp_path / "program.py").write_text("print(1)")
+    done = gradviz("trace", "--budget", "5%", *options, tmp_path / "program.py")
+    assert ("--budget has no effect here: other options choose the passes" in done.stderr) == is_said
+    assert "no effect" not in gradviz("trace", *options, tmp_path / "program.py").stderr
+
+
+@pytest.mark.slow
 def test_the_summary_of_a_long_run_says_how_to_record_each_pass(
     gradviz_here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,7 +36,6 @@ from gradviz.tracefile.sites import Sites
 from gradviz.tracefile.writer import Writer, has_distant
 
 _UNWRITTEN = 0.1  # the seconds that the writer may be behind
-_MOST_UNLOOKED = 4  # the passes with values that are left out before these values are looked at
 _FEW_ELEMENTS = 4096  # of a gradient that is kept of each pass that is left out
 _MOST_MADE = 1 << 17  # nodes: no pass ever ends those of evaluations
 _PACK = {kind: layout.pack for kind, layout in LAYOUTS.items()}
@@ -65,15 +64,13 @@ class Recorder(Frequent):
         self.detailed = passes is None or 1 in passes
         self.is_tail = False  # whether `detailed` holds only up to the forward of the next pass
         self.at_end_of_pass: Callable[[], None] | None = None  # called when no pass is under way any more
-        self.has_leaf_values = False  # whether leaves of a pass that is left out had values kept
-        self.unlooked = 0  # such passes since values were looked at for a NaN
         self.look_until = self.looked_until = 0  # the last pass that is to be looked at, and that was
         self.all_passes = Renumbered()  # the passes that have begun, with those that have ended
         self.printed = PrintedLines()
         self.histograms: deque[tuple[int, LeafHistogram]] = deque()  # not yet written, each with its pass
         self._preparations = {
             Kind.OP: self._prepare_op,
-            Kind.PASS_BEGAN: self._prepare_pass,
+            Kind.PASS_BEGAN: lambda values, states: (self._begin_pass(values[0]), states),
             Kind.ACCUMULATED: self._prepare_leaf,
             Kind.ERROR: self._prepare_error,
         }
@@ -303,9 +300,6 @@ class Recorder(Frequent):
         self.last_op[self._thread()] = self.count
         return 0, states
 
-    def _prepare_pass(self, values: tuple[Any, ...], states: Sequence[State]) -> tuple[int, Sequence[State]]:
-        return self._begin_pass(values[0]), states
-
     def _prepare_leaf(self, values: tuple[Any, ...], states: Sequence[State]) -> tuple[int, Sequence[State]]:
         *_, gradient, grad = values
         if gradient == grad == self.last_leaf and not states[0].version:
@@ -316,7 +310,7 @@ class Recorder(Frequent):
             size = prod(getattr(states[0].value, "shape", ()))
             if size > _FEW_ELEMENTS and self.passes_begun % min(1 + max(quiet, 0) // 64, 8):
                 return 0, states
-            self.keeps_values = self.has_leaf_values = True  # of each pass it is kept what its gradients were
+            self.keeps_values = True  # of each pass it is kept what its gradients were
             try:
                 self._states(states)
             finally:
@@ -350,8 +344,6 @@ class Recorder(Frequent):
         if self.passes is not None and not self.open_passes:
             if self.auto is not None:
                 self.batch.pass_ends.append((self.count, self.passes_begun))
-                self.unlooked += self.has_leaf_values
-                self.has_leaf_values = False
             self._choose(self.passes_begun in self.passes if self.auto is None else self.detailed)
 
     def _keep_to(self, budget: Budget) -> None:
@@ -369,8 +361,8 @@ class Recorder(Frequent):
         if not self.rests:
             return
         is_last = self.keeps_values  # of those in detail
-        if is_last or self.unlooked >= _MOST_UNLOOKED:
-            self.unlooked, self.look_until = 0, self.passes_begun
+        if is_last:
+            self.look_until = self.passes_begun
             self._await_writer(auto)
         elif self.looked_until >= self.look_until:
             return

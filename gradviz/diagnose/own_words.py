@@ -66,8 +66,7 @@ def update_in_place(case: Case, made: int | None, name: str) -> str:
 
 
 def _expression(case: Case, tensor: int) -> str:
-    """The expression that made a tensor, or its line; empty if both are unknown. One of several ops of an expression,
-    as of a module, may give another tensor than the whole expression."""
+    """The expression that made a tensor, or its line, or the op if it is one of several; empty if all are unknown."""
     query, maker = case.query, case.query.tensors.maker(tensor)
     site = case.place(maker)
     if maker is None or site is None:

@@ -159,7 +159,9 @@ def pass_with_fault(trace: Trace) -> tuple[PassInfo, str] | None:
     passes, or neither of them."""
     if len(trace.pass_numbers) < 2:
         return None
-    for what, event in (("with the first NaN", trace.first_nan), ("with the error", _first_error(trace))):
+    errors = (trace.event(error.event) for error in trace.errors)
+    error = next((event.index for event in errors if isinstance(event, ErrorRaised) and event.in_pass), None)
+    for what, event in (("with the first NaN", trace.first_nan), ("with the error", error)):
         faulty = None if event is None else trace.pass_ending_from(event)
         if faulty is not None:
             return faulty, what
@@ -184,12 +186,6 @@ def _first(query: Query) -> PassInfo:
     first = next(setting, with_nodes[0] if with_nodes else trace.find_pass(trace.pass_numbers[0]))
     assert first is not None
     return first
-
-
-def _first_error(trace: Trace) -> int | None:
-    """The first error that left a pass."""
-    events = (trace.event(error.event) for error in trace.errors)
-    return next((event.index for event in events if isinstance(event, ErrorRaised) and event.in_pass), None)
 
 
 def _with_cut(query: Query, build: Callable[[PassInfo], Graph]) -> PassInfo | None:
@@ -332,7 +328,8 @@ class _Builder:
         """Build the graph. `why` is the reason why it shows this pass."""
         self.result.why = why
         if self.show == "backward":
-            part, nodes = Part(), self._walked()
+            roots = self._root_nodes() or self.query.nodes.ends(self.at)
+            part, nodes = Part(), self.query.nodes.walk(roots, self.since)
         else:
             part = self._part()
             nodes = self._nodes_of(part) if self.show == "both" else []
@@ -387,10 +384,6 @@ class _Builder:
 
     def _root_nodes(self) -> list[int]:
         return [root.node for root in self.roots if root.node] if not self.whole else []
-
-    def _walked(self) -> list[int]:
-        roots = self._root_nodes()
-        return self.query.nodes.walk(roots or self.query.nodes.ends(self.at), self.since)
 
     def _nodes_of(self, part: Part) -> list[int]:
         nodes = self.query.nodes

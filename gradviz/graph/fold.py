@@ -470,7 +470,8 @@ class Merging:
             ends = source.id if source else edge.source, target.id if target else edge.target
             key = (*ends, edge.kind, edge.cut, edge.label)
             if key not in merged:
-                again = self._leads_back(edge.kind, *ends)
+                earlier, later = reversed(ends) if edge.kind == model.GRAD else ends
+                again = self.is_rolled and self.order[earlier] >= self.order[later]  # it closes a loop
                 merged[key] = replace(edge, source=ends[0], target=ends[1], count=0, again=again)
                 moved[key] = set()
             one = merged[key]
@@ -506,11 +507,6 @@ class Merging:
         if box is not None and edge.cut:
             box.cuts.add(edge.cut)
             box.due = box.due or edge.due
-
-    def _leads_back(self, kind: str, source: str, target: str) -> bool:
-        """Whether an edge closes a loop: a box that ran later leads to one that ran earlier, or to itself."""
-        earlier, later = (target, source) if kind == model.GRAD else (source, target)
-        return self.is_rolled and self.order[earlier] >= self.order[later]
 
     # --- turns of loops
 

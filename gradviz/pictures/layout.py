@@ -526,10 +526,7 @@ def _head(look: dict[str, str], tip: Place, direction: tuple[float, float]) -> s
     length, half = (2.0, 5.0) if kind == "tee" else (_HEAD, 3.0)
     back_x, back_y = x - length * dx, y - length * dy
     across = half * dy, -half * dx
-    if kind == "tee":
-        corners = [(x + across[0], y + across[1]), (x - across[0], y - across[1])]
-    else:
-        corners = [(x, y)]
+    corners = [(x + across[0], y + across[1]), (x - across[0], y - across[1])] if kind == "tee" else [(x, y)]
     corners += [(back_x - across[0], back_y - across[1]), (back_x + across[0], back_y + across[1])]
     points = " ".join(f"{a:.1f},{b:.1f}" for a, b in corners)
     return f'<polygon fill="{fill}" stroke="{colour}" points="{points}"/>'

@@ -308,7 +308,8 @@ def scaled_step_json(words: Words, found: ScaledStep) -> dict[str, Any]:
 
 def micro_batches_text(words: Words, found: MicroBatches) -> Group:
     """The gradients of one batch and of its micro-batches, and what makes them differ."""
-    total, sizes = sum(found.sizes), _sizes_text(found.sizes)
+    each = str(found.sizes[0]) if len({*found.sizes}) == 1 else listed(map(str, found.sizes))
+    total, sizes = sum(found.sizes), f"{len(found.sizes)} micro-batches of {each}"
     if found.is_split:
         head = f"pass {found.passes[0]} runs again with {clean(found.runner)}: its batch of {total} as {sizes}"
         column = f"mean of {len(found.sizes)}"
@@ -325,12 +326,6 @@ def micro_batches_text(words: Words, found: MicroBatches) -> Group:
     said = [Text(line) for line in _relation(words, found)]
     parted = Text(f"{'split' if found.is_split else 'joined'}: {names}")
     return Group(Text(head, "bold"), Text(check_text(words, found.check)), parted, Text(), gradients, Text(), *said)
-
-
-def _sizes_text(sizes: Sequence[int]) -> str:
-    """`4 micro-batches of 8`, `3 micro-batches of 8, 8 and 4`"""
-    each = str(sizes[0]) if len(set(sizes)) == 1 else listed([str(size) for size in sizes])
-    return f"{len(sizes)} micro-batches of {each}"
 
 
 def _relation(words: Words, found: MicroBatches) -> Iterator[str]:

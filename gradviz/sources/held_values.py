@@ -103,10 +103,7 @@ class HeldValues:
         if entry is not None and is_valid and (entry.is_kept or entry.segment == self.segment):
             return version
         has_node = self.tensors.has_node(tensor)
-        if has_node:
-            how = "carried" if is_valid else "cut"
-        else:
-            how = "leaf" if tensor.requires_grad else "data"
+        how = ("carried" if is_valid else "cut") if has_node else "leaf" if tensor.requires_grad else "data"
         self.keep(how, tensor, number, where)
         reference = self.tensors.reference(tensor)
         self.here[number] = _Here(reference, version, not has_node, self.segment, number)

@@ -205,7 +205,9 @@ def _made(stop: Stop, event: kinds.TensorMade) -> Iterator[Row]:
 
 def _op(stop: Stop, event: kinds.OpRan) -> Iterator[Row]:
     for tensor in dict.fromkeys(t for t in event.inputs if t and t not in stop.written):
-        yield Row("input", f"{stop.called(tensor)} = {stop.value(tensor)}{_tangent_of(stop, tensor)}", "cyan")
+        tangent = stop.moment.tangent(tensor)
+        beside = f", tangent {stop.value(tangent)}" if tangent else ""
+        yield Row("input", f"{stop.called(tensor)} = {stop.value(tensor)}{beside}", "cyan")
     for tensor in event.outputs:
         if tensor in stop.written:
             yield from _written(stop, tensor)
@@ -219,11 +221,6 @@ def _node_made(stop: Stop, event: kinds.NodeMade) -> Iterator[Row]:
         yield Row("edges", f"{clean(event.grad_fn)} → {leads_to(stop, event)}")
     if saved := saved_by(stop, event):
         yield Row("saved", saved)
-
-
-def _tangent_of(stop: Stop, tensor: int) -> str:
-    tangent = stop.moment.tangent(tensor)
-    return f", tangent {stop.value(tangent)}" if tangent else ""
 
 
 def _tangent(stop: Stop, event: kinds.TangentPushed) -> Iterator[Row]:

@@ -125,7 +125,9 @@ class Reductions:
         packed, exact = table.tobytes(), is_exact.tolist()
         size = table.strides[0]
         return [
-            packed[at * size : (at + 1) * size] if exact[at] else self._from_elements(one, read)
+            packed[at * size : (at + 1) * size]
+            if exact[at]
+            else repeated(packed_stats_of(elements_in(read(one.copy), self.dtype)), one.times)
             for at, one in enumerate(self.copies)
         ]
 
@@ -155,9 +157,6 @@ class Reductions:
         zeros = (self.sizes - nonzero) * [one.times for one in self.copies]
         mean, rms, none = total / self.sizes, np.sqrt(squares / self.sizes), np.zeros(count)
         return np.stack([low, high, mean, rms, none, none, zeros], axis=1), is_exact
-
-    def _from_elements(self, one: Copied, read: Read) -> bytes:
-        return repeated(packed_stats_of(elements_in(read(one.copy), self.dtype)), one.times)
 
 
 def _reduced(rows: torch.Tensor) -> list[torch.Tensor]:

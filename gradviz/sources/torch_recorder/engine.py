@@ -124,7 +124,9 @@ def _is_pass(source: Source, t_outputs: Any, frame: FrameType | None = None) -> 
     """Whether a call of the engine, made in `frame` (None: of the caller of this function's caller), is a pass of the
     program's."""
     try:
-        if source.thread.unseen and _is_compilers(frame or sys._getframe(2)):
+        # PyTorch's compiler differentiates the code that it compiles; a frame of the program requests its own passes
+        caller = outside(frame or sys._getframe(2), *_ASKED) if source.thread.unseen else None
+        if caller is not None and is_pytorchs(caller):
             return False
         tensors = [root for root in roots_of(t_outputs) if isinstance(root, torch.Tensor)]
         with torch._C.DisableTorchFunction():
@@ -132,10 +134,3 @@ def _is_pass(source: Source, t_outputs: Any, frame: FrameType | None = None) -> 
     except Exception as error:
         source.gave_up(error)
         return False
-
-
-def _is_compilers(frame: FrameType) -> bool:
-    """Whether a pass that begins in compiled code is PyTorch's own: its compiler differentiates the code that it
-    compiles. The program's own passes are requested by a frame of the program."""
-    caller = outside(frame, *_ASKED)
-    return caller is not None and is_pytorchs(caller)

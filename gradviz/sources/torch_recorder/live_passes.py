@@ -182,7 +182,10 @@ class LivePasses:
         met = {target: target.metadata[identity.key] for _, _, nexts in nodes for target, _ in nexts if target}
         targets = [[met[target].number if target else 0 for target, _ in nexts] for _, _, nexts in nodes]
         likes = self._likes(self._form(records, targets, {one.number: one for one in met.values() if one.is_leaf}))
-        for _, group in groupby(zip(nodes, likes, strict=True), _event_of):
+        # nodes of one op have its event in common
+        for _, group in groupby(
+            zip(nodes, likes, strict=True), lambda told: told[1].made.event if told[1] else told[0]
+        ):
             ops.tell(list(group))
         ops.enter(())
 
@@ -215,12 +218,6 @@ def _nearest(fns: Sequence[Any], most: int) -> list[Any]:
 def _top(fns: Sequence[Any]) -> tuple[str, ...]:
     """The names of the first few nodes of a graph."""
     return tuple(["" if fn is None else fn.name() for fn in _nearest(fns, _NEAR)])
-
-
-def _event_of(told: tuple[Numbered, _Like | None]) -> Any:
-    """What nodes of one op have in common, and nodes of others have not."""
-    (_, record, _), like = told
-    return record if like is None else like.made.event
 
 
 def _is_often_singular(name: str, like: _Like | None) -> bool:

@@ -143,10 +143,6 @@ class Training:
         if copies is not None:
             self.unwatched[optimizer] = parameters, copies
 
-    def tell_sum(self, optimizer: Any, parameters: Sequence[torch.Tensor], changes: Sequence[Change]) -> None:
-        """Emit how much a step has changed the parameters together."""
-        self.resting.numbers.stepped(self.number_of(optimizer), parameters, changes)
-
     @safely
     def _after(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         step, self.source.thread.stepping = self.source.thread.stepping, None
@@ -155,7 +151,7 @@ class Training:
             if copies is not None:
                 with torch._C.DisableTorchFunction():
                     changes = self.changes.after(optimizer, parameters, copies)
-                self.tell_sum(optimizer, parameters, changes)
+                self.resting.numbers.stepped(self.number_of(optimizer), parameters, changes)
             return
         # this frame has a closure that has the step: a cycle, which keeps the graph of the loss
         del step.running
@@ -355,7 +351,8 @@ class _Step:
                 states += [self.source.identity.state_of(one) for one in written if id(one) not in self.written]
             self.source.listener.all_mutated(self.where, name, states, self.source.in_pass)
         if self.copies is not None and self.copies.is_summed and len(self.changeable) == len(self.parameters or ()):
-            self.training.tell_sum(self.optimizer, self.changeable, self.changed)
+            number = self.training.number_of(self.optimizer)
+            self.training.resting.numbers.stepped(number, self.changeable, self.changed)
 
 
 def parameters_of(owner: Any) -> list[torch.Tensor]:

@@ -10,7 +10,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
 from types import FrameType
 from typing import Any
 
@@ -48,7 +47,7 @@ class Resting:
         self.failures = 0  # the passes whose graphs were emitted behind an exception
         self.begun: tuple[Any, ...] | None = None  # the beginning of the pass, put off
         # of the last step: a parameter, with the gradient that was used
-        self.used: tuple[Callable[[], Any], tuple[int, int]] | None = None
+        self.used: tuple[Callable[[], Any], tuple[int, int] | None] | None = None
         self.was_leaking = False  # whether a pass has added to that
 
     # --- begin and end
@@ -221,10 +220,9 @@ class Resting:
     @safely
     def _note_used(self, optimizer: Any) -> None:
         with _Plain():
-            for parameter in chain.from_iterable(group["params"] for group in optimizer.param_groups):
-                if (gradient := _gradient_of(parameter)) is not None:
-                    self.used = weakref.ref(parameter), gradient
-                    return
+            parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+            pairs = ((weakref.ref(parameter), _gradient_of(parameter)) for parameter in parameters)
+            self.used = next((pair for pair in pairs if pair[1] is not None), None)
 
     def _tell_begun(self) -> None:
         """Emit the beginning of the pass under way, if that was put off."""

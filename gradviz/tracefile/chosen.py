@@ -5,6 +5,7 @@ import re
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
+from threading import get_ident
 from time import thread_time
 from typing import NamedTuple
 
@@ -126,8 +127,8 @@ class Budget(AutoPasses):
     def __init__(self, share: float = 0.1) -> None:
         super().__init__(0)
         self.share = share
-        self.began: float | None = None  # the seconds of the program's thread when its first pass ended
-        self.ended = 0.0  # and its last one
+        self.ended: dict[int, float] = {}  # by thread: its seconds when its last pass ended
+        self.spent = 0.0  # the seconds of these threads since their first passes ended
         self.usual: deque[float] = deque(maxlen=_TIMED)  # the periods of passes that were left out
         self.detailed = 0.0  # the period of the last pass in detail
 
@@ -136,16 +137,18 @@ class Budget(AutoPasses):
 
     def is_over(self, passes: int) -> bool:
         """Whether the run is no longer short, at the end of a pass. The next pass is the last of the first."""
-        now = thread_time()
-        if self.began is None:
-            self.began = now
-        self.first, self.ended = passes + 1, now
-        return passes >= _SHORT_PASSES and now - self.began > _SHORT_SECONDS
+        self.first, self.spent = passes + 1, self.spent + self._period()
+        return passes >= _SHORT_PASSES and self.spent > _SHORT_SECONDS
+
+    def _period(self) -> float:
+        """The seconds of this thread since a pass ended in it; 0 for its first."""
+        thread, now = get_ident(), thread_time()
+        before, self.ended[thread] = self.ended.get(thread, now), now
+        return max(now - before, 0.0)  # another thread may have had its number
 
     def timed(self, passes: int, is_detailed: bool) -> None:
         """Note the end of a pass: how many of the next passes there is time for."""
-        now = thread_time()
-        period, self.ended = now - self.ended, now
+        period = self._period()
         if is_detailed:
             self.detailed = period
         else:

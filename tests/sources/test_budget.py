@@ -51,6 +51,18 @@ def test_a_run_is_short_up_to_a_hundred_passes_and_up_to_ten_seconds(clock: Cloc
     assert detailed(Budget(), clock, 3000, seconds=0.001, times=3) == [*range(1, 3001)]
 
 
+def test_the_seconds_of_each_thread_that_ends_passes_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds, now = [0.0, 1000.0], 0
+    monkeypatch.setattr(module, "thread_time", lambda: seconds[now])
+    monkeypatch.setattr(module, "get_ident", lambda: now, raising=False)
+    budget, over = Budget(), []
+    for number in range(1, 131):
+        now = number % 2
+        seconds[now] += 0.095
+        over += [number] * budget.is_over(number)
+    assert over[0] == 108  # 106 periods are 10.07 s
+
+
 def test_behind_it_as_many_passes_are_in_detail_as_there_is_time_for(clock: Clock) -> None:
     found = detailed(Budget(0.1), clock, 5000, seconds=0.1, times=1.9)
     assert found[:101] == [*range(1, 102)]  # the next pass shows how nodes come to be

@@ -107,41 +107,38 @@ def wasted(case: Case) -> Iterator[Link]:
         used = without(lives.leaves[here & stepped], lost)
         numbers = distinct(lives.numbers[here])
         if len(lost) and len(used) and len(numbers) > 1 and site:
-            link = _into(case, set(lost.tolist()), set(used.tolist()), int(numbers[0]))
-            used_elsewhere = lives.numbers[stepped & contained(lives.leaves, lost)]
-            lines = [_lines_of(case, other) for other in distinct(used_elsewhere)[:_PASSES].tolist()]
-            # unless the program minimises the same loss with respect to two groups of leaves, in turns
-            if link is not None and _lines_of(case, link.number) not in lines:
-                yield _at_the_door(case, link) or link
+            used_elsewhere = distinct(lives.numbers[stepped & contained(lives.leaves, lost)])[:_PASSES].tolist()
+            ways = [
+                _at_the_door(case, link)
+                for number in (int(numbers[0]), *used_elsewhere)
+                if (link := _into(case, set(lost.tolist()), set(used.tolist()), number)) is not None
+            ]
+            # a cut in a line that the passes for these leaves go through, too, would take their gradients; a term of
+            # the root that is cut is a constant
+            lines = [case.query.places.line(link.site or case.site(link.op)) for link in ways]
+            is_first = bool(ways) and ways[0].number == numbers[0]
+            if is_first and lines.count(lines[0]) == 1 and not is_linear_to_root(case, ways[0].tensor):
+                yield ways[0]
 
 
-def _at_the_door(case: Case, link: Link) -> Link | None:
+def _at_the_door(case: Case, link: Link) -> Link:
     """The link through which a gradient leaves the module around a link, if there is only one path to it: a cut inside
-    the module would cut all calls of the module. None if there is no such module or path."""
-    query = case.query
+    the module would cut all calls of the module. The link itself if there is no such module or path."""
+    query, inner = case.query, link
     for _ in range(_NEAR):
-        op, maker = query.tensors.op(link.op), query.tensors.made(link.tensor)
+        op, maker = query.tensors.op(inner.op), query.tensors.made(inner.tensor)
         around = query.scopes.around(op.index, op.thread)
         if not around or not isinstance(maker, OpRan):
-            return None
+            return link
         if maker.index < around[0].index:
-            return link._replace(site=around[0].site)
+            return inner._replace(site=around[0].site)
         edges = [(node, edge) for node in query.nodes.of_op(maker.index) for edge in query.nodes.edges(node)]
         onwards = [(node, edge.tensor) for node, edge in edges if edge.node]
         if len(onwards) != 1:
-            return None
+            return link
         ((node, tensor),) = onwards
-        link = link._replace(node=node, op=maker.index, tensor=tensor)
-    return None
-
-
-def _lines_of(case: Case, number: int) -> set[tuple[str, int]]:
-    """The lines of the ops of a pass."""
-    received = case.trace.table(Kind.RECEIVED)
-    nodes = received["node"][received["in_pass"] == number].tolist()
-    ops = [op for node in nodes if (op := case.query.nodes.op(node)) is not None]
-    sites = [case.place(op) for op in ops]
-    return {(site.place.file, site.place.line) for site in sites if site is not None}
+        inner = inner._replace(node=node, op=maker.index, tensor=tensor)
+    return link
 
 
 def into_followers(case: Case) -> Iterator[Link]:

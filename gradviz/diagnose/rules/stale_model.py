@@ -55,6 +55,7 @@ _SCALING = "mul_"  # before an `add_` in the same line, as of an average: alone 
     WARNING,
     "a model that is evaluated, while a copy of it is trained; a copy that is the model itself",
     needs=(Need.STEP, Need.DETAILS),
+    follows=("not-updated",),
 )
 def stale_model(case: Case) -> Iterator[Found]:
     averaged = [*_averaged(case)]
@@ -135,24 +136,23 @@ def _where_it_is_named(case: Case, visit: Visit, parameters: tuple[int, ...]) ->
 
 def _loaded_from_itself(case: Case) -> Iterator[Found]:
     """Findings for a parameter that is loaded from a tensor on its own memory, after steps that changed both."""
-    states = case.trace.states
+    states, leaf_of = case.trace.states, case.query.of(Writes).leaf_of
     steps = case.training.stepped.events
     seen: set[int] = set()
     for event, target, source in _copies(case):
-        if states.base(source) != target:
+        if source == target or leaf_of(source) != target:
             continue
         made = int(states.events[states.first(source)])
         site = case.site(made)
-        kept = states.events[states.bases == target]
-        # All tensors that were kept at this line: the best state may be the last.
-        kept = kept[case.trace.events["site"][kept] == site]
-        between = int(np.searchsorted(steps, event) - np.searchsorted(steps, kept.min(initial=made)))
+        # from the first that was kept at this line on: the best state may be the last
+        kept = int(np.argmax(case.trace.events["site"] == site))
+        between = int(np.searchsorted(steps, event) - np.searchsorted(steps, kept))
         is_at_once = case.at(made) == case.at(event)  # kept by the statement that loads it
         if site in seen or is_at_once or not between or target not in case.training.trained:
             continue
         seen.add(site)
         yield _of_shared(case, made, event, between, f"loading it at {case.at(event)} restores nothing", target)
-    ops, leaf_of = case.trace.table(Kind.OP), case.query.of(Writes).leaf_of
+    ops = case.trace.table(Kind.OP)
     comparing = case.trace.named(ops["op"], (*DIFFERENCES, "lerp"))
     for event in case.first_of_sites(ops.events[comparing]):
         given = case.query.tensors.op(event).inputs[:2]

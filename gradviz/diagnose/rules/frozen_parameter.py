@@ -129,13 +129,19 @@ def _layers(case: Case) -> Iterator[Found]:
 
 
 def _groups(case: Case) -> Iterator[Found]:
-    """Parameter groups in which no parameter requires grad at the last steps of the optimizer."""
-    held, stepped = case.trace.table(Kind.HOLDS), case.training.stepped
+    """Parameter groups in which no parameter requires grad at the last steps of the optimizer; or, where an error ended
+    the run before the first, at the last backward() and at the end."""
+    held, stepped, begun = case.trace.table(Kind.HOLDS), case.training.stepped, case.trace.table(Kind.PASS_BEGAN)
+    last = begun.events[case.trace.named(begun["how"], ("backward",))][-1:]
+    is_ended = any(not failure.handled for failure in case.failures)
+    ended = np.append(last, case.trace.count - 1)[: 2 * is_ended]
     assigned = case.trace.table(Kind.GRAD_ASSIGNED)
     given = assigned["tensor"][assigned["grad"] > 0]
     for optimizer in distinct(held["optimizer"]).tolist():
         event = held.object(int(held.events[held["optimizer"] == optimizer][-1]))
         steps = stepped.events[(stepped["optimizer"] == optimizer) & (stepped.events > event.index)]
+        if not len(steps):
+            steps = ended[ended > event.index]
         at = 0
         for group in event.groups:
             own = event.parameters[at : at + group.size]

@@ -28,7 +28,7 @@ from itertools import islice
 
 import numpy as np
 
-from gradviz.diagnose.fix import Edit, Fix, Spot, with_keyword
+from gradviz.diagnose.fix import Fix, typed_for
 from gradviz.diagnose.rule import ERROR, NOTE, Case, Found, Need, Rule
 from gradviz.diagnose.without_gradient import rootless
 from gradviz.events.kinds import Kind, OpRan
@@ -68,7 +68,7 @@ def _of_leaves(case: Case) -> Iterator[Found]:
         name = case.words.called(event.tensor)
         yield Found(
             f"{name}.grad was made by a pass without create_graph=True ({case.at(began.index)}): it has no graph",
-            Fix(_with_graph(case, site, "backward()"), _made_with_graph),
+            _with_graph(case, site, "backward()"),
             (began.index, call.failure.event),
             site=site,
             number=event.in_pass,
@@ -85,7 +85,7 @@ def _returned_without_graph(case: Case) -> Iterator[Found]:
     if not passes:
         return
     below = case.downstream
-    failed = {call.root for call in case.of(rootless)}
+    failed = {call.root for call in case.of(rootless) if not call.frozen}
     found: list[tuple[bool, Found]] = []
     for site in dict.fromkeys(backward_pass.site for backward_pass in passes):
         backward_pass = next(backward_pass for backward_pass in passes if backward_pass.site == site)
@@ -142,7 +142,7 @@ def _without(case: Case, backward_pass: PassInfo, term: int, leaves: list[int], 
     return Found(
         f"the gradient of pass {backward_pass.number} {use} ({case.at(term)}), but it was "
         "made without create_graph=True: no gradient flows back through it" + ", as in first-order methods" * is_step,
-        Fix(_with_graph(case, site, "the autograd.grad() that computes the gradient"), _made_with_graph),
+        _with_graph(case, site, "the autograd.grad() that computes the gradient"),
         (backward_pass.first, term),
         site=backward_pass.site,
         number=backward_pass.number,
@@ -151,14 +151,15 @@ def _without(case: Case, backward_pass: PassInfo, term: int, leaves: list[int], 
     )
 
 
-def _with_graph(case: Case, site: Site | None, otherwise: str) -> str:
+def _with_graph(case: Case, site: Site | None, otherwise: str) -> Fix | str:
     """The call at a site that begins a pass, with `create_graph=True`."""
     call = backward_call(case.query, site)
     if call is None:
         return f"pass create_graph=True to {otherwise}"
     kept = [keyword for keyword in call.keywords if keyword.arg != "create_graph"]
     keywords = [*kept, ast.keyword("create_graph", ast.Constant(True))]
-    return ast.unparse(ast.Call(call.func, call.args, keywords))
+    text = ast.unparse(ast.Call(call.func, call.args, keywords))
+    return Fix(text, typed_for(ast.unparse(call), text))
 
 
 def _returned(case: Case, first: int, last: int) -> list[int]:
@@ -246,9 +247,3 @@ def _without_graph(case: Case, below: Downstream, gradient: int) -> dict[int, li
 
 def _makes_graph(case: Case, op: OpRan) -> bool:
     return bool(case.query.nodes.of_op(op.index))
-
-
-def _made_with_graph(spot: Spot) -> list[Edit]:
-    """`torch.autograd.grad(..., create_graph=True)`."""
-    calls = spot.calls_here("grad", "backward")
-    return [with_keyword(spot.source, call, "create_graph=True") for call in calls[:1]]

@@ -317,12 +317,15 @@ def _besides_of(case: Case, scan: _Scan) -> Iterator[Cut]:
     for meeting in scan.meetings:
         op, cut = case.query.tensors.op(meeting.op), case.trace.event(meeting.cut)
         is_asked = not (isinstance(cut, OpRan) and (not cut.grad_enabled or cut.index in case.downstream.flat))
-        if meeting.layered or not is_asked or _compares(case, op):
+        # the side that is to learn, beside a target that gradients flow to
+        is_prediction = op.op in op_sets.OF_LOG_PROBABILITIES and op.inputs[0] == meeting.tensor and bool(meeting.live)
+        if not is_prediction and (meeting.layered or not is_asked or _compares(case, op)):
             continue
         is_weight = op.op in op_sets.MULTIPLYING | op_sets.DIVIDING and is_linear_to_root(
             case, op.outputs[0], by_weights=False
         )
         is_product = op.op in op_sets.MATRIX_PRODUCTS and not meeting.weights | meeting.leaves & meeting.sources
+        is_product &= not _is_read_by_layers(case, op, NEAR)  # as of queries and keys
         others = [use.data for use in scan.ways.uses if use.leaves == meeting.weights and use.event != meeting.op]
         is_probe = bool(meeting.weights) and all(one in scan.dead for data in others for one in data)
         is_probe &= meeting.leaves.isdisjoint(meeting.sources)
@@ -340,9 +343,14 @@ def _besides_of(case: Case, scan: _Scan) -> Iterator[Cut]:
 
 def _compares(case: Case, op: OpRan) -> bool:
     """Whether an op compares its inputs: a loss, or a difference that no layer reads, as it reads adapted weights."""
-    near = case.downstream.results(op.outputs[0], _AGO) if op.op in op_sets.DIFFERENCES else {}
-    readers = [case.query.tensors.op(event).op for events in near.values() for event in events]
-    return op.op in op_sets.LOSSES | op_sets.DIFFERENCES and op_sets.PRODUCTS.isdisjoint(readers)
+    return op.op in op_sets.LOSSES or (op.op in op_sets.DIFFERENCES and not _is_read_by_layers(case, op, _AGO))
+
+
+def _is_read_by_layers(case: Case, op: OpRan, most: int) -> bool:
+    """Whether a product reads one of the first so many results of an op."""
+    near = case.downstream.results(op.outputs[0], most)
+    readers = {case.query.tensors.op(event).op for events in near.values() for event in events}
+    return not op_sets.PRODUCTS.isdisjoint(readers)
 
 
 def _is_lost_part(case: Case, scan: _Scan, source: int) -> bool:
@@ -417,9 +425,11 @@ def _terms(case: Case, lasts: list[_Scan]) -> Iterator[Cut]:
     for scan in lasts:
         for meeting in scan.meetings:
             op = case.query.tensors.op(meeting.op)
-            is_term = op.op in op_sets.SUMS and not meeting.weights and not meeting.layered
+            is_listed = op.op in op_sets.JOINING and case.shape(meeting.tensor) == ()  # and summed later
+            is_term = (op.op in op_sets.SUMS or is_listed) and not meeting.weights and not meeting.layered
             trains = leaves_of(case.query, meeting.tensor)  # leaves of others, as those of a critic
-            is_term &= case.training.holders.keys() >= set(trains)
+            made = case.query.tensors.maker(meeting.tensor)  # by a call that also sums: the loss of a library
+            is_term &= case.training.holders.keys() >= set(trains) and case.site(made or 0) != case.site(op.index)
             if (
                 is_term
                 and is_linear_to_root(case, op.outputs[0], by_weights=False)

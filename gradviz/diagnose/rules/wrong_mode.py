@@ -38,7 +38,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from gradviz.diagnose.fix import Edit, Edits, Fix, SourceText, Spot, with_keyword
+from gradviz.diagnose.fix import Edit, Edits, Fix, Spot, typed_for
 from gradviz.diagnose.lost_change import lost_changes
 from gradviz.diagnose.rule import ERROR, NOTE, WARNING, Case, Found, Need, Rule
 from gradviz.diagnose.visits import Visit, visits
@@ -46,9 +46,10 @@ from gradviz.events.kinds import Kind, OpRan, ScopeEntered
 from gradviz.events.values import Stat
 from gradviz.query.functions_of_source import called
 from gradviz.query.ops import DROPOUTS
+from gradviz.query.pass_owners import seen_at
 from gradviz.query.source_trees import method_calls, trees
 from gradviz.query.writes import Writes
-from gradviz.sets import grouped
+from gradviz.sets import contained, grouped
 
 _RUNNING_MEAN, _RUNNING_VARIANCE = 1, 2  # the inputs of batch norm with its running statistics
 _INPUT_AND_RATE = 2  # the arguments of dropout without the mode
@@ -124,52 +125,42 @@ def _in_training_mode(model: str) -> Edits:
     return lambda spot: [spot.source.before(spot.statement, f"{model}.train()")] * is_named
 
 
-def _of_the_mode(spot: Spot) -> list[Edit]:
-    """`F.dropout(x, p, training=self.training)` in a method of a module, in place of `nn.Dropout(p)(x)`, too."""
-    calls, method = spot.calls_here("dropout"), spot.source.function(spot.statement)
-    is_method = isinstance(method, ast.FunctionDef) and [a.arg for a in method.args.args[:1]] == ["self"]
-    layers = spot.calls_here("Dropout")
-    if is_method and len(layers) == 1:
-        return _by_a_function(spot.source, layers[0])
-    if len(calls) != 1 or not is_method or len(calls[0].args) > _INPUT_AND_RATE:
-        return []
-    return [with_keyword(spot.source, calls[0], "training=self.training")]
-
-
-def _by_a_function(source: SourceText, layer: ast.Call) -> list[Edit]:
-    """`F.dropout(x, p, training=self.training)` for the call of a layer that is made in the same expression."""
-    call = source.parent(layer)
-    if not isinstance(call, ast.Call) or call.func is not layer or len(call.args) != 1:
-        return []
-    rates = [source.code(argument) for argument in (*layer.args, *layer.keywords)]
-    arguments = ", ".join([source.code(call.args[0]), *rates, "training=self.training"])
-    return [source.replaced(call, f"torch.nn.functional.dropout({arguments})")]
-
-
 def _trained_in_evaluation_mode(case: Case, roots: list[Visit]) -> Iterator[Found]:
     by_name = grouped((visit.name, visit) for visit in roots if visit.has_grad and visit.in_pass and visit.kinds)
     stepped = {case.model_of(leaf) for leaf in case.training.trained}
     for name, own in by_name.items():
         requires_grad = case.query.tensors.requires_grad
         off = [one for one in own if not one.training and any(requires_grad(p, one.event) for p in one.parameters)]
-        if not off or name not in stepped:
+        off = [one for one in off if _gives_gradients(case, one)] or off  # rather than an attack
+        if not off or case.training.trained.isdisjoint(off[0].parameters):
             continue
         before = [visit for visit in own if visit.training and visit.event < off[0].event]
+        between = (visit for visit in roots if before and before[-1].event < visit.event < off[0].event)
+        if name not in stepped and not any(one.name == name and one.is_evaluation for one in between):
+            continue  # a part may be meant to stay so
         later = [visit for visit in own if visit.training and visit.event > off[0].event]
         if later or (before and all(visit.moody == off[0].moody for visit in before)):
             continue  # it trains again, or its layers are in the same modes as before
         calls = (call for tree in case.query.of(trees).values() for call in method_calls(tree, "eval"))
         at = [call.lineno for call, model in calls if ast.unparse(model) == name]
+        train = _in_training_mode(name) if name in stepped else None  # an evaluation calls a part at the same line
         yield Found(
             f"{name} is trained in evaluation mode"
             + (f" (line {at[0]} calls {name}.eval())" if len(at) == 1 else "")
             + (", from its evaluation on" if before else "")
             + f": its {off[0].kinds} {'does' if ' and ' not in off[0].kinds else 'do'} not work as in training",
-            Fix(f"{name}.train()  # before the training loop, and after each evaluation", _in_training_mode(name)),
+            Fix(f"{name}.train()  # before the training loop, and after each evaluation", train),
             (off[0].event,),
             site=off[0].site,
             severity="" if before else WARNING if "Drop" in off[0].kinds or _never_counted(case, off[0]) else NOTE,
         )
+
+
+def _gives_gradients(case: Case, visit: Visit) -> bool:
+    """Whether a pass through the result of a call gives gradients to leaves."""
+    received, came = case.trace.table(Kind.RECEIVED), case.trace.table(Kind.ACCUMULATED)
+    node = case.query.nodes.of_tensors.last(visit.result, case.trace.count)
+    return bool(contained(came["in_pass"], received["in_pass"][received["node"] == node]).any())
 
 
 def _without_statistics(case: Case, roots: list[Visit]) -> Iterator[Found]:
@@ -224,24 +215,33 @@ def _dropout_that_is_always_on(case: Case) -> Iterator[Found]:
             in_evaluation = _in_evaluation(around)
             if in_evaluation is not None:
                 made = "Drop" in around[-1].type
+                old, new = _by_the_mode(case, op.site)
+                cure = f"{new or 'F.dropout(x, p, training=self.training)'}  # or an nn.Dropout that __init__ makes"
                 yield Found(
                     f"dropout drops units though {in_evaluation.name or in_evaluation.type} is in evaluation mode"
                     + f": the {around[-1].type} of this line is no part of it" * made,
-                    Fix(f"{_dropped_in_training(case, op.site)}  # or an nn.Dropout that __init__ makes", _of_the_mode),
+                    Fix(cure, typed_for(old, new)),
                     (event,),
                     severity=ERROR,
                 )
                 break
 
 
-def _dropped_in_training(case: Case, site: int) -> str:
-    """The call of the function at a site that drops units in training mode alone."""
+def _by_the_mode(case: Case, site: int) -> tuple[str, str]:
+    """The call at a site that drops units, by a function or by a layer that is made there, and the call that drops them
+    in training mode alone; empty if there is no such call in a method."""
     call = case.query.places.tree(site)
-    if not isinstance(call, ast.Call) or called(call) != "dropout" or len(call.args) > _INPUT_AND_RATE:
-        return "F.dropout(x, p, training=self.training)"
-    others = [keyword for keyword in call.keywords if keyword.arg != "training"]
-    flag = ast.keyword("training", ast.parse("self.training", mode="eval").body)
-    return ast.unparse(ast.Call(call.func, call.args, [*others, flag]))
+    if not isinstance(call, ast.Call) or seen_at(case.query, site, "self") != "self":
+        return "", ""
+    name, function, given, named = called(call), ast.unparse(call.func), call.args, call.keywords
+    if isinstance(call.func, ast.Call):
+        name, function = called(call.func).lower(), "torch.nn.functional.dropout"
+        given, named = [*given, *call.func.args], call.func.keywords
+    if name != "dropout" or len(given) > _INPUT_AND_RATE:
+        return "", ""
+    others = (one for one in named if one.arg != "training")
+    arguments = ", ".join([*map(ast.unparse, [*given, *others]), "training=self.training"])
+    return ast.unparse(call), f"{function}({arguments})"
 
 
 def _in_evaluation(around: list[ScopeEntered]) -> ScopeEntered | None:

@@ -84,6 +84,8 @@ ADVISED = {
     "unused-scheduler: a schedule of a trainer that it does not follow",
     "zero-gradient: bytes that are scaled to 0 by a division of integers",
     "wrong-mode: an average of the weights without statistics",
+    "wrong-mode: a part of a model without a forward that stays in evaluation mode",
+    "not-updated: weights that learn by turns, where the wrong optimizer steps for one of them",
     "zero-gradient: the last state of one direction alone",
     "broadcast-surprise: a bias of each item that is a column",
     "discarded-gradient: a step behind the loop over batches whose gradients are clipped",

@@ -27,6 +27,7 @@ grad for `torch.autograd.grad`.
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -44,7 +45,7 @@ from gradviz.query.missing_gradients import PARAMETER, Lacks
 from gradviz.query.ops import JOINING, PRODUCTS
 from gradviz.query.pass_owners import PassOwners, call_with_first, first_argument, given_to, optimizer_name, seen_at
 from gradviz.query.source_trees import assigned_to, in_place, names_read, statement_at, trees
-from gradviz.query.training import BY_HAND
+from gradviz.query.training import BY_HAND, CLEARED
 from gradviz.query.writes import Writes
 from gradviz.sets import contained, distinct, grouped
 from gradviz.tracefile import PassInfo, Site
@@ -279,7 +280,7 @@ def _without_step(case: Case) -> Iterator[Found]:
         leaves, passes = distinct(came["tensor"][got]), distinct(came["in_pass"][got])
         if not len(leaves) or len(passes) < _least(case, leaves):
             continue
-        last, other = _meant_for(case, passes)
+        last, other = _meant_for(case, passes, int(leaves[0]))
         unreached = _unreached(case, last)
         why, cure = _UNREACHED if unreached is not None else _MISSING
         others: tuple[int, ...] = ()
@@ -300,10 +301,14 @@ def _without_step(case: Case) -> Iterator[Found]:
         )
 
 
-def _meant_for(case: Case, passes: np.ndarray) -> tuple[PassInfo, int | None]:
-    """The last of the passes of an optimizer that never steps; rather one that no step follows before the next pass.
-    If each is followed by a step of another optimizer that also steps at another line: that step, too."""
-    own = [case.query.passes.by_number[int(number)] for number in passes]
+def _meant_for(case: Case, passes: np.ndarray, leaf: int) -> tuple[PassInfo, int | None]:
+    """The last of the passes of an optimizer that never steps, rather one before which its leaf is cleared, and that no
+    step follows before the next pass. If each is followed by a step of another optimizer that also steps at another
+    line: that step, too."""
+    lives, cleared = case.training.lives, case.training.lives.whats == CLEARED
+    fresh = lives.numbers[1:][cleared[:-1] & ~cleared[1:] & (lives.leaves[:-1] == leaf) & (lives.leaves[1:] == leaf)]
+    kept = passes[contained(passes, fresh)] if contained(passes, fresh).any() else passes
+    own = [case.query.passes.by_number[number] for number in kept.tolist()]
     stepped, firsts = case.training.stepped, [one.first for one in case.trace.passes]
     ends = [next((first for first in firsts if first > one.first), case.trace.count) for one in own]
     at = [int(np.searchsorted(stepped.events, one.first)) for one in own]
@@ -493,13 +498,13 @@ def _is_like(case: Case, leaf: int, trained: int) -> bool:
 
 def _nearest(case: Case, leaves: list[int], optimizers: set[int]) -> int:
     """The optimizer that leaves were left out of: first choice is an optimizer of another part of their model, then the
-    one of the most models: a list of parts may lack one."""
-    models: dict[int, set[str]] = {number: set() for number in optimizers}
+    one of the most models: a list of parts may lack one; then that of the most leaves of their model."""
+    models = {number: Counter[str]() for number in optimizers}
     for leaf, owners in case.training.owners.items():
         for number in owners & optimizers:
-            models[number].add(case.model_of(leaf))
-    model = case.model_of(leaves[0])
-    return min(optimizers, key=lambda number: (model not in models[number], -len(models[number]), number))
+            models[number][case.model_of(leaf)] += 1
+    counts = {number: own[case.model_of(leaves[0])] for number, own in models.items()}
+    return min(optimizers, key=lambda one: (not counts[one], -len(models[one]), -counts[one], one))
 
 
 def _is_forgotten(case: Case, leaves: list[int], others: set[int], place: _Place) -> bool:
@@ -512,9 +517,11 @@ def _is_forgotten(case: Case, leaves: list[int], others: set[int], place: _Place
         return True
     is_first = place.before and not place.some_after  # a body with random values before a head that learns
     beside = not place.before and not place.takes_data and (place.all_after or not place.some_after)
-    apart = _layers(case, leaves).isdisjoint(_layers(case, others))
+    own, around = _layers(case, leaves), _layers(case, others)
+    # the biases of layers whose weights learn
+    are_biases = own <= around and all(len(case.shape(leaf)) == 1 for leaf in leaves)
     are_loaded = any(map(case.query.of(Writes).has_loaded_values, leaves))
-    return (is_first or beside) and apart and not are_loaded
+    return (are_biases or ((is_first or beside) and own.isdisjoint(around))) and not are_loaded
 
 
 def _parts(case: Case, leaves: list[int], others: set[int], number: int) -> Iterator[list[int]]:

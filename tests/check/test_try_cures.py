@@ -104,6 +104,7 @@ TYPED = {
     "off-loss-path: a bonus of each episode, of which the last is kept",
     "off-loss-path: a penalty of each turn, of which the last is kept",
     "off-loss-path: the loss of each task, of which the last is kept",
+    "off-loss-path: an average in a dictionary that no line writes to",
 }  # of the rules whose cures are advice
 FORGOTTEN = """
 import sys

@@ -41,7 +41,6 @@ from gradviz.diagnose.fix import Fix, typed_as, typed_for
 from gradviz.diagnose.lost_change import lost_changes, written_in_place
 from gradviz.diagnose.rule import NOTE, WARNING, Case, Found, Kind, Need, Rule
 from gradviz.diagnose.without_gradient import lacking, lacks_gradient, learns_in_other_blocks
-from gradviz.events.kinds import OpRan
 from gradviz.query.dropped_results import Dropped, are_used, dropped
 from gradviz.query.flow import leaves_of, op_of, reach
 from gradviz.query.functions_of_source import nodes_of
@@ -184,17 +183,10 @@ def _is_of_training(case: Case, one: Dropped) -> bool:
     if case.query.tensors.are_collectives[np.searchsorted(case.trace.table(Kind.OP).events, op.index)]:
         return False
     leaf, shape = op.inputs[0] if op.inputs else 0, case.query.tensors.shape
-    is_leaf = bool(leaf and op.outputs) and case.query.tensors.is_leaf_that_requires_grad(leaf, op.index)
-    is_wanted = one.has_graph or (is_leaf and shape(leaf) == shape(op.outputs[0]))  # `image.clamp(0, 1)`
-    is_wanted |= _is_alike(case, op) and case.training.stems_from_gradient(op.inputs[0], op.index)
-    return is_wanted and op.op not in CONVERTING | COPYING and changes.isdisjoint(one.events)
-
-
-def _is_alike(case: Case, op: OpRan) -> bool:
-    """Whether the result of an op has the shape and the dtype of its first input."""
-    pair = [case.trace.snapshot(one, op.index) for one in (*op.inputs[:1], *op.outputs[:1])]
-    forms = {(one.shape, one.dtype) for one in pair if one is not None}
-    return len(pair) == 2 and None not in pair and len(forms) == 1
+    is_alike = bool(leaf and op.outputs) and shape(leaf) == shape(op.outputs[0])  # `image.clamp(0, 1)`
+    is_leaf = is_alike and case.query.tensors.is_leaf_that_requires_grad(leaf, op.index)
+    is_update = is_leaf or (is_alike and (op.op in SUMS or case.training.stems_from_gradient(leaf, op.index)))
+    return (one.has_graph or is_update) and op.op not in CONVERTING | COPYING and changes.isdisjoint(one.events)
 
 
 def _thrown_away(case: Case, one: Dropped) -> Found:

@@ -113,10 +113,11 @@ def wasted(case: Case) -> Iterator[Link]:
                 for number in (int(numbers[0]), *used_elsewhere)
                 if (link := _into(case, set(lost.tolist()), set(used.tolist()), number)) is not None
             ]
-            # a cut in a line that the passes for these leaves go through, too, would take their gradients; a term of
-            # the root that is cut is a constant
+            # a loss may be minimised with respect to two groups of leaves, in turns; a cut in a line that passes for
+            # these leaves go through, too, would take their gradients; and a term of the root that is cut is constant
+            in_turns = by_number[int(numbers[0])].digest in [by_number[other].digest for other in used_elsewhere]
             lines = [case.query.places.line(link.site or case.site(link.op)) for link in ways]
-            is_first = bool(ways) and ways[0].number == numbers[0]
+            is_first = bool(ways) and ways[0].number == numbers[0] and not in_turns
             if is_first and lines.count(lines[0]) == 1 and not is_linear_to_root(case, ways[0].tensor):
                 yield ways[0]
 

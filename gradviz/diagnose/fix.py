@@ -500,6 +500,13 @@ def removed(spot: Spot) -> list[Edit]:
     return [spot.source.removed(spot.statement)]
 
 
+def moved_behind_backward(spot: Spot) -> list[Edit]:
+    """The statement moved behind the next call of backward() in its block."""
+    source, statement = spot.source, spot.statement
+    passes = [other for other in source.behind(statement) if source.calls("backward", within=other)]
+    return [source.removed(statement), source.after(passes[0], source.code(statement))] if passes else []
+
+
 def with_keyword(source: SourceText, call: ast.Call, keyword: str) -> Edit:
     """A call with one more keyword argument, or with a new value of this argument."""
     name = keyword.partition("=")[0]

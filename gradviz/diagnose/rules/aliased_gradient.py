@@ -25,7 +25,8 @@ from itertools import islice
 
 import numpy as np
 
-from gradviz.diagnose.rule import WARNING, Case, Edit, Fix, Found, Kind, Need, Rule, Spot
+from gradviz.diagnose.fix import typed_as
+from gradviz.diagnose.rule import WARNING, Case, Fix, Found, Kind, Need, Rule
 from gradviz.query.query import Query
 from gradviz.query.source_trees import statement_at, trees
 from gradviz.query.training import CLEARED, Training
@@ -124,7 +125,7 @@ def _of_two_leaves(case: Case) -> Iterator[Found]:
         statement = statement_at(case.query, site)
         yield Found(
             f"{one} and {other} have one tensor as their .grad: backward() adds the gradients of both to it",
-            Fix(f"{ast.unparse(statement)}.clone()", _copied)
+            Fix(copied := f"{ast.unparse(statement)}.clone()", typed_as(copied))
             if isinstance(statement, ast.Assign)
             else f"give {one} a clone() of the gradient",
             (event,),
@@ -153,21 +154,13 @@ def _kept(case: Case) -> Iterator[Found]:
                 before, after = query.memory.value(grad, event - 1), query.memory.value(grad, event)
                 known = before is not None and after is not None and case.trace.has_values
                 numbers = f", from {brief(before)} to {brief(after)}" if known else ""
+                copied = f"{target.id} = {ast.unparse(statement.value)}.clone()"
                 yield Found(
                     f"{target.id} is {case.words.called(leaf)}.grad itself and no copy: line {line} changes it in "
                     f"place{numbers}",
-                    Fix(f"{target.id} = {ast.unparse(statement.value)}.clone()", _copied),
+                    Fix(copied, typed_as(copied)),
                     (made, event),
                     site=query.places.of_line(file, statement.lineno),
                     number=case.trace.table(Kind.ACCUMULATED).object(made).in_pass,
                     tensors=(leaf,),
                 )
-
-
-def _copied(spot: Spot) -> list[Edit]:
-    """`first = w.grad.clone()` in place of `first = w.grad`."""
-    statement = spot.statement
-    if not isinstance(statement, ast.Assign):
-        return []
-    end = spot.source.span(statement.value)[1]
-    return [Edit(end, end, ".clone()")]

@@ -28,6 +28,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gradviz.diagnose.cuts import partial_cuts
+from gradviz.diagnose.fix import moved_behind_backward
 from gradviz.diagnose.loops import loops_around
 from gradviz.diagnose.rule import ERROR, NOTE, WARNING, Case, Edit, Fix, Found, Kind, Need, Rule, Spot
 from gradviz.diagnose.without_gradient import lacking
@@ -90,7 +91,7 @@ def discarded_gradient(case: Case) -> Iterator[Found]:
         if step is not None:
             yield Found(
                 f"{told} come after the step, and are cleared before the next one{more}",
-                Fix("loss.backward()  # before optimizer.step()", _stepped_later),
+                Fix("loss.backward()  # before optimizer.step()", moved_behind_backward),
                 (step, backward_pass.first, cleared),
                 number=backward_pass.number,
                 tensors=(int(lives.leaves[row]),),
@@ -215,13 +216,6 @@ def _clearings(case: Case, rows: np.ndarray) -> np.ndarray:
     """The events that clear the gradients of these rows of the lives."""
     cleared = np.flatnonzero(case.training.lives.whats == CLEARED)
     return np.asarray(case.training.lives.events[cleared[np.searchsorted(cleared, rows)]])
-
-
-def _stepped_later(spot: Spot) -> list[Edit]:
-    """A step() before backward() moved behind it."""
-    source, statement = spot.source, spot.statement
-    passes = [other for other in source.behind(statement) if source.calls("backward", within=other)]
-    return [source.removed(statement), source.after(passes[0], source.code(statement))] if passes else []
 
 
 def _cleared_elsewhere(spot: Spot) -> list[Edit]:

@@ -17,7 +17,8 @@ Not reported: a tensor that does not require grad, or that is detached.
 import ast
 from collections.abc import Iterator
 
-from gradviz.diagnose.rule import ERROR, Case, Edit, Fix, Found, Rule, Spot
+from gradviz.diagnose.fix import typed_for
+from gradviz.diagnose.rule import ERROR, Case, Fix, Found, Rule
 from gradviz.query.source_trees import method_calls, statement_at
 
 _MESSAGE = "Can't call numpy() on Tensor that requires grad"
@@ -34,20 +35,10 @@ def numpy_of_graph(case: Case) -> Iterator[Found]:
         what = name or "the tensor"
         yield Found(
             f"{what} requires grad, and an array of NumPy has no graph to hand its gradient back through",
-            Fix(f"{name}.detach().numpy()", _detached)
+            Fix(f"{name}.detach().numpy()", typed_for(f"{name}.numpy", f"{name}.detach().numpy"))
             if name
             else "call .detach() before the tensor is given to NumPy",
             (failure.event,),
             site=failure.site,
             severity=case.severity_of(failure),
         )
-
-
-def _detached(spot: Spot) -> list[Edit]:
-    """`y.detach().numpy()` in place of `y.numpy()`."""
-    calls = spot.calls_here("numpy")
-    tensors = [call.func.value for call in calls if isinstance(call.func, ast.Attribute)]
-    if len(tensors) != 1:
-        return []
-    end = spot.source.span(tensors[0])[1]
-    return [Edit(end, end, ".detach()")]

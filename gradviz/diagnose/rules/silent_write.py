@@ -21,7 +21,8 @@ when weights are sharded or perturbed for a moment: the rule compares the values
 
 from collections.abc import Iterator
 
-from gradviz.diagnose.rule import ERROR, Case, Edit, Fix, Found, Need, Rule, Spot
+from gradviz.diagnose.fix import moved_behind_backward
+from gradviz.diagnose.rule import ERROR, Case, Fix, Found, Need, Rule
 from gradviz.query.ops import RUNNING
 from gradviz.query.writes import SilentWrite, silent_writes
 from gradviz.words.numbers import value
@@ -55,18 +56,9 @@ def _found(case: Case, write: SilentWrite) -> Found:
         Fix(
             f"change {name} before the forward or after backward()"
             + "; under torch.no_grad(), without .data, backward() raises in place of a wrong gradient" * is_own,
-            _behind_backward,
+            moved_behind_backward,
         ),
         (write.event, write.ran, write.made),
         node=write.node,
         tensors=(write.tensor,),
     )
-
-
-def _behind_backward(spot: Spot) -> list[Edit]:
-    """A write moved behind the call of backward()."""
-    source, statement = spot.source, spot.statement
-    for later in source.behind(statement):
-        if source.calls("backward", within=later):
-            return [source.removed(statement), source.after(later, source.code(statement))]
-    return []

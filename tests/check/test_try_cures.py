@@ -84,6 +84,7 @@ ADVISED = {
     "unused-scheduler: a schedule of a trainer that it does not follow",
     "zero-gradient: bytes that are scaled to 0 by a division of integers",
     "wrong-mode: an average of the weights without statistics",
+    "graph-leak: the rows of what was moved by its gradients",
     "wrong-mode: a part of a model without a forward that stays in evaluation mode",
     "not-updated: weights that learn by turns, where the wrong optimizer steps for one of them",
     "zero-gradient: the last state of one direction alone",

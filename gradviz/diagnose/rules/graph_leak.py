@@ -206,9 +206,12 @@ def _alive(case: Case, chained: Site | None) -> Iterator[Found]:
     yield Found(
         f"{what} of {'several passes' if are_garbage else 'each pass'}: at the end of pass {number}, those of "
         f"{counts[-1]} earlier ones are still alive{also}",
-        Fix(f"keep {name or 'loss'}.item() or {name or 'loss'}.detach(), not the tensor with its graph", _detached),
+        Fix(
+            f"keep {name or 'loss'}.item() or {name or 'loss'}.detach(), not the tensor with its graph",
+            _detached if len(lines) == 1 else None,
+        ),
         (int(table.events[outside_steps][-1]), backward_pass.first),
-        site=lines[0] if len(lines) == 1 else backward_pass.site,
+        site=lines[0] if len(lines) == 1 else max(sites, key=lambda one: sites[one], default=backward_pass.site),
         number=number,
     )
 

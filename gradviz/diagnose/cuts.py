@@ -321,9 +321,8 @@ def _besides_of(case: Case, scan: _Scan) -> Iterator[Cut]:
         is_prediction = op.op in op_sets.OF_LOG_PROBABILITIES and op.inputs[0] == meeting.tensor and bool(meeting.live)
         if not is_prediction and (meeting.layered or not is_asked or _compares(case, op)):
             continue
-        is_weight = op.op in op_sets.MULTIPLYING | op_sets.DIVIDING and is_linear_to_root(
-            case, op.outputs[0], by_weights=False
-        )
+        is_weight = op.op in op_sets.MULTIPLYING | op_sets.DIVIDING and not meeting.sources <= scan.own
+        is_weight = is_weight and is_linear_to_root(case, op.outputs[0], by_weights=False)
         is_product = op.op in op_sets.MATRIX_PRODUCTS and not meeting.weights | meeting.leaves & meeting.sources
         is_product &= not _is_read_by_layers(case, op, NEAR)  # as of queries and keys
         others = [use.data for use in scan.ways.uses if use.leaves == meeting.weights and use.event != meeting.op]

@@ -19,6 +19,7 @@ Cure: subtract: `w -= 0.1 * w.grad`.
 Not reported: an optimizer with `maximize=True`; a step by the sign of the gradient, as in an attack; a root that is
 not named loss, cost or error, or is named the negative of a loss; an input or a multiplier that moves uphill while
 other parameters behind the same loss do not: attacks, dreams, a player who maximises; a subtracted loss looks so, too.
+The sign of a term, as of an entropy, a penalty or an energy: a bonus and an adversary have the other one on purpose.
 """
 
 import ast

@@ -23,8 +23,10 @@ target network, an evaluation, a frozen copy, a number that is only logged, a pr
 that is cut every few steps, a sampled action beside its log-probability, a part that a library's own code cuts off, or
 a whole leaf that it cuts off and no optimizer holds. A decoder behind codes without a straight-through estimate,
 `decoder(q.detach())`, looks like such a probe, and a layer under no_grad that is added to its own results like a target
-of itself. A note only: a layer that reads what is cut off, whose result a later op combines with it, as a gate does,
-one way of several from a result, or one of the two states of a recurrence: that may be meant.
+of itself. The second call of a net in a difference, cut off, looks like the target of a consistency loss, whether it is
+the negative of a ranking or the prior of a divergence. A note only: a layer that reads what is cut off, whose result a
+later op combines with it, as a gate does, one way of several from a result, keys beside queries, the prediction beside
+its target, or one of the two states of a recurrence: that may be meant.
 """
 
 from collections.abc import Iterator

@@ -19,7 +19,8 @@ Cure: pass `create_graph=True` to the `autograd.grad` or `backward` that compute
 compute the result by operations that can be differentiated twice.
 
 Not reported: a gradient that is only printed, logged or used to scale a step. A note only: a gradient that moves
-weights, which a loss then uses: MAML with create_graph=True forgotten looks like its first-order form.
+weights, which a loss then uses: MAML with create_graph=True forgotten looks like its first-order form. An input that a
+gradient moves, and that a model then reads, looks like an attack.
 """
 
 import ast

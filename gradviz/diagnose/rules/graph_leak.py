@@ -202,14 +202,11 @@ def _alive(case: Case, chained: Site | None) -> Iterator[Found]:
     keeper = " or ".join(f"line {line.place.line}" for line in lines) if len(lines) > 1 else "this line"
     what = f"{keeper} keeps {name}, and with it the graph" if name else "something keeps the graphs"
     held = _held_text(case, int(table.events[outside_steps][-1]))
-    also = f", and {held}" if held else ""
+    also, cure = f", and {held}" if held else "", _detached if len(lines) == 1 else None
     yield Found(
         f"{what} of {'several passes' if are_garbage else 'each pass'}: at the end of pass {number}, those of "
         f"{counts[-1]} earlier ones are still alive{also}",
-        Fix(
-            f"keep {name or 'loss'}.item() or {name or 'loss'}.detach(), not the tensor with its graph",
-            _detached if len(lines) == 1 else None,
-        ),
+        Fix(f"keep {name or 'loss'}.item() or {name or 'loss'}.detach(), not the tensor with its graph", cure),
         (int(table.events[outside_steps][-1]), backward_pass.first),
         site=lines[0] if len(lines) == 1 else max(sites, key=lambda one: sites[one], default=backward_pass.site),
         number=number,

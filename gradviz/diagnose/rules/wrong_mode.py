@@ -49,7 +49,7 @@ from gradviz.query.ops import DROPOUTS
 from gradviz.query.pass_owners import seen_at
 from gradviz.query.source_trees import method_calls, trees
 from gradviz.query.writes import Writes
-from gradviz.sets import contained, grouped
+from gradviz.sets import contained, distinct, grouped
 
 _RUNNING_MEAN, _RUNNING_VARIANCE = 1, 2  # the inputs of batch norm with its running statistics
 _INPUT_AND_RATE = 2  # the arguments of dropout without the mode
@@ -119,10 +119,10 @@ def _in_evaluation_mode(model: str) -> Edits:
     return edits
 
 
-def _in_training_mode(model: str) -> Edits:
-    """`model.train()` before a statement."""
-    is_named = re.fullmatch(r"[\w.]+", model) is not None
-    return lambda spot: [spot.source.before(spot.statement, f"{model}.train()")] * is_named
+def _in_training_mode(model: str, line: int) -> Edits:
+    """`model.train()` before the statement at a line."""
+    text, is_named = f"{model}.train()", re.fullmatch(r"[\w.]+", model) is not None
+    return lambda spot: [spot.source.before(spot.source.statement_at(line) or spot.statement, text)] * is_named
 
 
 def _trained_in_evaluation_mode(case: Case, roots: list[Visit]) -> Iterator[Found]:
@@ -131,7 +131,7 @@ def _trained_in_evaluation_mode(case: Case, roots: list[Visit]) -> Iterator[Foun
     for name, own in by_name.items():
         requires_grad = case.query.tensors.requires_grad
         off = [one for one in own if not one.training and any(requires_grad(p, one.event) for p in one.parameters)]
-        off = [one for one in off if _gives_gradients(case, one)] or off  # rather than an attack
+        off = [one for one in off if _training_passes(case, one)] or off  # rather than an attack
         if not off or case.training.trained.isdisjoint(off[0].parameters):
             continue
         before = [visit for visit in own if visit.training and visit.event < off[0].event]
@@ -141,26 +141,36 @@ def _trained_in_evaluation_mode(case: Case, roots: list[Visit]) -> Iterator[Foun
         later = [visit for visit in own if visit.training and visit.event > off[0].event]
         if later or (before and all(visit.moody == off[0].moody for visit in before)):
             continue  # it trains again, or its layers are in the same modes as before
-        calls = (call for tree in case.query.of(trees).values() for call in method_calls(tree, "eval"))
-        at = [call.lineno for call, model in calls if ast.unparse(model) == name]
-        train = _in_training_mode(name) if name in stepped else None  # an evaluation calls a part at the same line
+        (file, line), number = case.query.places.line(off[0].site), next(iter(_training_passes(case, off[0])), 0)
+        lines = [*_switches(case)] if before and number else []
+        left = case.query.places.of_line(*lines[0]) if [other for other, _ in lines] == [file] else None
+        train = _in_training_mode(name, line) if name in stepped else None  # an evaluation calls a part at its line
         yield Found(
             f"{name} is trained in evaluation mode"
-            + (f" (line {at[0]} calls {name}.eval())" if len(at) == 1 else "")
+            + (f" (line {line})" if left is not None else "")
             + (", from its evaluation on" if before else "")
             + f": its {off[0].kinds} {'does' if ' and ' not in off[0].kinds else 'do'} not work as in training",
             Fix(f"{name}.train()  # before the training loop, and after each evaluation", train),
-            (off[0].event,),
-            site=off[0].site,
+            (case.query.passes.by_number[number].first if left else off[0].event,),
+            site=left or off[0].site,
+            number=number if left else 0,
             severity="" if before else WARNING if "Drop" in off[0].kinds or _never_counted(case, off[0]) else NOTE,
         )
 
 
-def _gives_gradients(case: Case, visit: Visit) -> bool:
-    """Whether a pass through the result of a call gives gradients to leaves."""
+def _switches(case: Case) -> Iterator[tuple[str, int]]:
+    """The lines that can put a model into evaluation mode: calls of `eval()`, and of `train(mode)`."""
+    for file, tree in case.query.of(trees).items():
+        calls = [*method_calls(tree, "eval"), *(one for one in method_calls(tree, "train") if one[0].args)]
+        yield from ((file, call.lineno) for call, _ in calls)
+
+
+def _training_passes(case: Case, visit: Visit) -> list[int]:
+    """The passes through the result of a call that give gradients to leaves."""
     received, came = case.trace.table(Kind.RECEIVED), case.trace.table(Kind.ACCUMULATED)
     node = case.query.nodes.of_tensors.last(visit.result, case.trace.count)
-    return bool(contained(came["in_pass"], received["in_pass"][received["node"] == node]).any())
+    through = received["in_pass"][received["node"] == node]
+    return distinct(through[contained(through, came["in_pass"])]).tolist()
 
 
 def _without_statistics(case: Case, roots: list[Visit]) -> Iterator[Found]:

@@ -25,7 +25,7 @@ Example:
 Cure: use the same Parameter in both places: `self.out.weight = self.embed.weight`.
 
 Not reported: copies of whole layers, as in a stack of equal layers; copies that the program changes before it trains,
-with noise or a factor. An initialiser that runs over all layers does not count as a change.
+with noise or a factor, or while it trains. An initialiser that runs over all layers does not count as a change.
 """
 
 import ast
@@ -36,9 +36,9 @@ import numpy as np
 from gradviz.diagnose.rule import WARNING, Case, Edit, Fix, Found, Need, Rule, Spot
 from gradviz.events.kinds import Kind, TensorMade
 from gradviz.query.copies import original
-from gradviz.query.flow import Downstream
 from gradviz.query.functions_of_source import called
 from gradviz.query.ops import RANDOM_STARTS
+from gradviz.query.writes import Author, Writes
 from gradviz.sets import common
 
 
@@ -52,13 +52,11 @@ def broken_tie(case: Case) -> Iterator[Found]:
     trained = case.training.trained
     sources = ((leaf, original(case.query, leaf)) for leaf in sorted(trained))
     copies = [(leaf, source) for leaf, source in sources if source in trained and source != leaf]
-    below = case.downstream if copies else None
     for leaf, source in copies:
-        assert below is not None
         anew = _writes_before_training(case, leaf)
         # a loop over all layers gives new random values to the copy, too
         is_random = all(case.query.tensors.writer(event) in RANDOM_STARTS for event in anew)
-        if _alone(case, leaf) and is_random and _tied(case, below, leaf, source):
+        if _alone(case, leaf) and is_random and _tied(case, leaf, source):
             made = case.query.tensors.maker(leaf) or 0
             when = f"{case.at(anew[-1])} gives it other values, and" if anew else "from the first step on"
             yield Found(
@@ -93,12 +91,16 @@ def _writes_before_training(case: Case, leaf: int) -> list[int]:
     return [event for event in case.query.tensors.writes(leaf) if event < first]
 
 
-def _tied(case: Case, below: Downstream, leaf: int, source: int) -> bool:
-    """Whether two parameters look as if they were meant to be one: they are in one network, ops read both, and a pass
-    gives both a gradient."""
-    names = [case.model_of(tensor) for tensor in (leaf, source)]
+def _tied(case: Case, leaf: int, source: int) -> bool:
+    """Whether two parameters look as if they were meant to be one: they are in one network, ops read both, a pass gives
+    both a gradient, and the program writes to none of them between its passes, as it does to the rows of one alone."""
+    pair, writes, began = (leaf, source), case.query.of(Writes), case.trace.passes[0].first
+    late = writes.events > began
+    own = ((event, one) for one in pair for event in writes.events[late & (writes.leaves == one)].tolist())
+    if any(writes.author(event, one) is Author.PROGRAM for event, one in own):
+        return False
     together = len(common(_passes(case, leaf), _passes(case, source))) >= 1
-    return together and names[0] == names[1] and bool(below.readers(leaf)) and bool(below.readers(source))
+    return together and len({*map(case.model_of, pair)}) == 1 and all(map(case.downstream.readers, pair))
 
 
 def _passes(case: Case, leaf: int) -> np.ndarray:

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+import tests.zoo_programs  # noqa: F401  before the workers are started: they share its folder of recordings
 from gradviz.cli.main import main
 from tests.warm import python
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,14 @@ SAMPLE = [
     ("trainer", "plain list"),
     ("gcn", "second softmax"),
 ]
+
+
+@pytest.fixture(scope="module")
+def imported() -> None:
+    """Import what each program's process, a fork of this one, would import anew: that took half of its time."""
+    pytest.importorskip("torch", reason="the programs import torch")
+    for name in ("torch._dynamo", "gradviz.diagnose", "gradviz.sources.torch_recorder.recording"):
+        importlib.import_module(name)
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +50,9 @@ def test_a_mutant_keeps_the_lines_of_its_program_and_changes_one_of_its_own(muta
 
 @pytest.mark.slow
 @pytest.mark.torch
+@pytest.mark.usefixtures("imported")
 @pytest.mark.parametrize("program", sorted(inject.TRAINING.glob("*.py")), ids=lambda program: program.stem)
 def test_a_healthy_training_program_is_not_accused(program: Path, tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="the programs import torch")
     found = inject.measured(program.stem, program.read_text(), str(tmp_path))
     assert found["ended"] == "0"
     assert found["findings"] == []
@@ -51,9 +60,9 @@ def test_a_healthy_training_program_is_not_accused(program: Path, tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.torch
+@pytest.mark.usefixtures("imported")
 @pytest.mark.parametrize(("name", "fault"), SAMPLE)
 def test_a_fault_in_a_training_program_is_named(name: str, fault: str, tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="the programs import torch")
     (program,) = (program for program in inject.programs() if program.name == name)
     mutant = next(inject.mutants(program, fault))
     found = inject.measured(name, mutant.text, str(tmp_path))

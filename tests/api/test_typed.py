@@ -18,33 +18,38 @@ CHECKERS = {
     "mypy": ("-m", "mypy", "--strict", "--allow-untyped-calls", "--config-file", str(SETTINGS), "--no-error-summary"),
     "basedpyright": ("-m", "basedpyright", "--level", "error"),
 }
-by_each_checker = pytest.mark.parametrize("checker", CHECKERS)
 
 
-def errors(checker: str, sample: str) -> dict[int, str]:
-    """What a type checker refuses, by line."""
-    pytest.importorskip(checker, reason=f"{checker} is not installed: pip install -e '.[lint]'")
-    command = [sys.executable, *CHECKERS[checker], str(SAMPLES / sample)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=SAMPLES, timeout=300)
-    found = re.findall(r":(\d+)(?::\d+)?(?: -|:) error: (.*)", done.stdout)
-    assert bool(found) == bool(done.returncode), done.stdout + done.stderr
-    return {int(line): told for line, told in found}
+Errors = dict[str, dict[int, str]]
 
 
-@pytest.mark.slow
-@by_each_checker
-def test_what_the_docs_show_is_accepted(checker: str) -> None:
+@pytest.fixture(scope="module", params=CHECKERS)
+def errors(request: pytest.FixtureRequest) -> Errors:
+    """What a type checker refuses in each sample, by line. It reads the library once for all."""
+    checker = request.param
     pytest.importorskip("torch")
-    assert errors(checker, "right.py") == {}
+    pytest.importorskip(checker, reason=f"{checker} is not installed: pip install -e '.[lint]'")
+    samples = ["right.py", "wrong.py"]
+    command = [sys.executable, *CHECKERS[checker], *(str(SAMPLES / sample) for sample in samples)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=SAMPLES, timeout=300)
+    found: Errors = {sample: {} for sample in samples}
+    for sample, line, told in re.findall(r"(\w+\.py):(\d+)(?::\d+)?(?: -|:) error: (.*)", done.stdout):
+        found[sample][int(line)] = told
+    assert any(found.values()) == bool(done.returncode), done.stdout + done.stderr
+    return found
 
 
 @pytest.mark.slow
-@by_each_checker
-def test_each_mistake_is_refused(checker: str) -> None:
+def test_what_the_docs_show_is_accepted(errors: Errors) -> None:
+    assert errors["right.py"] == {}
+
+
+@pytest.mark.slow
+def test_each_mistake_is_refused(errors: Errors) -> None:
     lines = (SAMPLES / "wrong.py").read_text().splitlines()
     marked = {number for number, line in enumerate(lines, 1) if "# refused" in line}
     assert len(marked) > 10
-    assert errors(checker, "wrong.py").keys() == marked
+    assert errors["wrong.py"].keys() == marked
 
 
 def blocks(page: Path) -> list[str]:

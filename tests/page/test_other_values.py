@@ -13,10 +13,10 @@ import pytest
 from gradviz.cli.drawing import write_page
 from gradviz.graph.build import build
 from gradviz.page import computing, in_short
-from gradviz.page.other_values import rows
+from gradviz.page.other_values import other_values, rows
 from gradviz.sources.record import record
 from gradviz.tracefile import open_trace
-from tests.page.page_views import views_of
+from gradviz.words import Words
 
 pytestmark = pytest.mark.slow  # a browser computes
 
@@ -231,17 +231,21 @@ COMPUTED = """([again, others]) => {
 }"""
 
 
-def again_of(tmp_path: Path, name: str, text: str) -> dict[str, Any]:
-    """What the page of a program has to compute its pass again."""
-    script = tmp_path / f"{name}.py"
+def recorded(tmp_path: Path, name: str, text: str) -> Path:
+    """The trace of a program."""
+    script, trace = tmp_path / f"{name}.py", tmp_path / f"{name}.gradviz"
     script.write_text(text)
-    trace = tmp_path / f"{name}.gradviz"
     with record(trace):
         exec(compile(text, str(script), "exec"), {"__name__": "__main__"})
-    with open_trace(trace) as recorded:
-        page = tmp_path / f"{name}.html"
-        write_page(recorded, lambda number: build(recorded, number), None, page)
-    return json.loads(views_of(page.read_text(encoding="utf-8"))[0])["again"]
+    return trace
+
+
+def again_of(tmp_path: Path, name: str, text: str) -> dict[str, Any]:
+    """What the page of a program has to compute its pass again, as the page reads it."""
+    with open_trace(recorded(tmp_path, name, text)) as trace:
+        words = Words(trace)
+        (one,) = trace.passes
+        return json.loads(json.dumps(other_values(words, build(words.query, one.number), one)))
 
 
 @pytest.fixture(scope="module")
@@ -390,7 +394,8 @@ class Tab:
     """A page of a program in a browser, and what went wrong in it."""
 
     def __init__(self, browser: Any, tmp_path: Path, text: str) -> None:
-        again_of(tmp_path, "small", text)
+        with open_trace(recorded(tmp_path, "small", text)) as trace:
+            write_page(trace, lambda number: build(trace, number), None, tmp_path / "small.html")
         self.tab = browser.new_page(viewport={"width": 1280, "height": 720})
         self.wrong: list[str] = []
         self.tab.on("console", lambda told: self.wrong.append(told.text) if told.type == "error" else 0)

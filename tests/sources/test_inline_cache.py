@@ -21,6 +21,7 @@ torch = pytest.importorskip("torch")
 
 import gradviz  # noqa: E402
 from gradviz.sources.torch_recorder.saved_again import of_pytorch  # noqa: E402
+from tests.warm import python  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -258,7 +259,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, l
     for way in ("with", "without"):
         path = folder / f"{way}.gradviz"
         done = subprocess.run(
-            [sys.executable, str(folder / "program.py"), str(path), way], capture_output=True, text=True, check=True
+            [python(), str(folder / "program.py"), str(path), way], capture_output=True, text=True, check=True
         )
         assert done.stderr == ""
         found[way] = json.loads(done.stdout), events_of(path)

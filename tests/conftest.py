@@ -285,7 +285,7 @@ def gradviz(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
     def run(*arguments: object, **settings: object) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", **settings.pop("env", {})}
-        started = python(torch=arguments[0] not in READING)
+        started = python(torch=arguments[0] not in READING and "numpy" not in arguments)
         return subprocess.run(
             [settings.pop("python", started), "-m", "gradviz", *map(str, arguments)],
             cwd=settings.pop("cwd", tmp_path),

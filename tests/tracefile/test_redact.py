@@ -132,7 +132,7 @@ def redacted(folder: Path, engine: str, ending: str, options: list[str]) -> Path
     env = {**terminal_env(), "PYTHONPATH": str(above), "SECRET": TEXTS["environment"], "GRADVIZ_DEBUG": "1"}
     script = [str(here / "run.py"), "--password", TEXTS["argument of the script"]]
     aten = ["--aten"] if engine == "torch" else []
-    command = [python(), "-m", "gradviz", "trace", "--engine", engine, *options, *aten, *script]
+    command = [python(torch=engine == "torch"), "-m", "gradviz", "trace", "--engine", engine, *options, *aten, *script]
     subprocess.run(command, cwd=here, env=env, capture_output=True, timeout=120, check=False)
     done = invoked(["redact", str(here / "run.gradviz"), "-o", str(clean / "shared.gradviz")])
     assert (done.exit_code, done.stderr) == (0, "")

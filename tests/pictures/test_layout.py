@@ -284,9 +284,8 @@ class TestPng:
         width, height = pixels(to_png(drawing()))
         assert 4000 < width * height < 9000
 
-    @pytest.mark.parametrize("points", [1_000_000, 100_000_000])
-    def test_a_very_large_picture_is_scaled_to_fit(self, points):
-        width, height = pixels(to_png(drawing(width=points)))
+    def test_a_very_large_picture_is_scaled_to_fit(self):
+        width, height = pixels(to_png(drawing(width=100_000_000)))
         assert width * height > 25_000_000
         assert (width - 1) * (height - 1) < render.MOST_PIXELS  # sides are whole pixels
 

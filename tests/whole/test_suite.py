@@ -71,6 +71,16 @@ def test_a_test_that_is_named_runs(chosen: Callable[..., list[str]]) -> None:
     assert chosen("test_cases.py::test_slow") == ["test_slow"]
 
 
+@pytest.mark.slow
+def test_the_process_that_starts_the_workers_makes_their_folder_of_recordings() -> None:
+    """It loads conftest.py and no test."""
+    own = {name: value for name, value in os.environ.items() if name != "GRADVIZ_TESTS_KEPT"}
+    code = "import os, tests.conftest; print('GRADVIZ_TESTS_KEPT' in os.environ)"
+    root = Path(conftest.__file__).parents[1]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, env=own, capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+
+
 @pytest.mark.parametrize(
     ("reason", "command"),
     [

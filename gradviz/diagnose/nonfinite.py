@@ -14,7 +14,7 @@ from gradviz.events.values import NONFINITE, Stat
 from gradviz.query.collective_calls import all_reduced
 from gradviz.query.flow import is_square, reach
 from gradviz.query.loss_factors import loss_scale
-from gradviz.query.ops import FLAT_AT_ZERO, LOGARITHMS, RESHAPING, UNFILLED
+from gradviz.query.ops import FLAT_AT_ZERO, LOGARITHMS, RESHAPING, SUMS, UNFILLED
 from gradviz.query.statements import function_of
 from gradviz.query.tensors import State
 from gradviz.query.training import STEPPED
@@ -254,7 +254,7 @@ def _up_from(case: Case, bad: _Bad, root: int, end: int, number: int) -> Origin:
         if any(bad.is_not_recorded(state.tensor, event - 1) for state in read):
             source = Source.NOT_RECORDED
         elif 0 in op.inputs and as_recorded(case, op, 0)[0]:  # of which the graph alone tells nothing
-            is_certain = is_nan and op.op in ("add", "sub")
+            is_certain = is_nan and op.op in SUMS
             source, wrong = (Source.UNWATCHED, 0) if is_certain else (Source.NOT_RECORDED, wrong)
     elif bad.is_unwatched(state):
         source = Source.UNWATCHED

@@ -25,9 +25,9 @@ from gradviz.diagnose.nonfinite import Source, first_bad, is_of_user
 from gradviz.diagnose.rule import ERROR, WARNING, Case, Found, Kind, Need, Rule
 from gradviz.query.at_points import points_of, version_of
 from gradviz.query.curves import norms_of
-from gradviz.query.flow import leaves_behind
+from gradviz.query.flow import reach
 from gradviz.query.ops import DIVIDING, MULTIPLYING
-from gradviz.sets import contained, distinct
+from gradviz.sets import grouped
 from gradviz.words.defined_points import called, gradients, place
 from gradviz.words.numbers import listed
 from gradviz.words.numbers import number as digits
@@ -73,6 +73,7 @@ def singular_derivative(case: Case) -> Iterator[Found]:
 
 _STEEP, _ARRIVES = 1e6, 1e4  # the factor of an op, and the least that arrives of it at a leaf
 _MODERATE = 1e3  # the root mean square of a result
+_FAR = 10_000  # the most nodes that are followed
 
 
 def _steep(case: Case) -> Iterator[Found]:
@@ -94,7 +95,12 @@ def _steep(case: Case) -> Iterator[Found]:
         made, at = case.query.nodes.event(node), case.query.nodes.op(node)
         if made is None or at is None or is_of_user(case, node) or not _is_moderate(case, at):
             continue
-        leaves = _reached(case, node, number, _ARRIVES * float(before[row]))
+        # the nodes to which it goes on that large: what others give to a leaf is no proof
+        large = (after >= _ARRIVES * before[row]) & (produced["in_pass"][flows.owners] == number)
+        givers = produced["node"][flows.owners[large]].tolist()
+        onward = grouped(zip(givers, flows.elements[large, 0].tolist(), strict=True))
+        behind = reach([node], lambda one: onward.get(one, ()), _FAR)  # noqa: B023
+        leaves = tuple(sorted({leaf for one in behind if (leaf := case.query.nodes.leaf(one))}))
         if leaves:
             what, has_eps = case.words.expression_of(made, 40), "eps=" in case.query.tensors.op(at).args
             norms = [digits(float(norm), 3) for norm in (before[row], after[row])]
@@ -122,13 +128,3 @@ def _is_moderate(case: Case, event: int) -> bool:
 
 def _norms(case: Case, tensors: np.ndarray, events: np.ndarray) -> np.ndarray:
     return norms_of(case.trace, case.trace.states.rows_of(tensors, events))
-
-
-def _reached(case: Case, node: int, pass_number: int, least: float) -> tuple[int, ...]:
-    """The leaves behind a node to which a pass brings a gradient of this norm or more."""
-    came = case.trace.table(Kind.ACCUMULATED)
-    rows = np.flatnonzero(
-        (came["in_pass"] == pass_number) & contained(came["tensor"], leaves_behind(case.query, [node]))
-    )
-    large = _norms(case, came["gradient"][rows], came.events[rows]) >= least
-    return tuple(distinct(came["tensor"][rows][large]).tolist())

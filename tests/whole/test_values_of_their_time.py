@@ -62,6 +62,7 @@ class Seen(NamedTuple):
     array: np.ndarray
     grad: int  # the number of its `.grad`; 0 if there is none
     is_after: int  # the event of the recording that was the last then
+    is_part: bool = False  # whether it is a part of memory of which the program has no other tensor to tell it
 
 
 def statements(seed: int) -> list[str]:
@@ -92,7 +93,7 @@ def recorded(t: Any, path: Path, lines: list[str]) -> dict[int, list[Seen]]:
             with recording.quiet():
                 for number, tensor, grad in tensors_of(recording, known):
                     array = np.array(tensor.detach().tolist())
-                    seen[number].append(Seen(tensor._version, array, grad, event))
+                    seen[number].append(Seen(tensor._version, array, grad, event, is_part(tensor)))
     return seen
 
 
@@ -107,6 +108,16 @@ def tensors_of(recording: record, known: dict[str, Any]) -> Iterator[tuple[int, 
         yield found.of(tensor), tensor, 0 if grad is None else found.of(grad)
         if grad is not None:
             yield found.of(grad), grad, 0
+
+
+def is_part(tensor: Any) -> bool:
+    """Whether a tensor of PyTorch has a part of its memory and is no view: so are the gradients of what was joined by
+    `cat`, and a write to one of them counts as a version of all."""
+    return (
+        hasattr(tensor, "untyped_storage")
+        and tensor._base is None
+        and tensor.untyped_storage().nbytes() > tensor.nbytes
+    )
 
 
 def same(snapshot: Snapshot | None, array: np.ndarray) -> bool:
@@ -129,7 +140,8 @@ def check_moments(query: Query, seen: dict[int, list[Seen]]) -> int:
             assert is_true(now.value, moment.array), (number, moment, now.value)
             first = query.at(moments[0].is_after).state(number).version
             # a write to `w.detach()` counts as a version of w, too, and of the parts of both
-            if query.memory.shared.isdisjoint((number, query.memory.parts.get(number, number))):
+            is_counted = query.memory.shared.isdisjoint((number, query.memory.parts.get(number, number)))
+            if is_counted and not moments[0].is_part:
                 assert now.version - first == moment.version - moments[0].version, (number, moment, now)
             if moment.grad:
                 grad = next(one for one in seen[moment.grad] if one.is_after == moment.is_after)

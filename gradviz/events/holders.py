@@ -1,13 +1,18 @@
 """The name of a module in the program that holds it: the name that its parameters begin with."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import re
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from types import FrameType
 from typing import Any
 
 _Variable = tuple[str, Any]
 _DEEPEST = 100  # the most frames that are searched
 _LARGEST = 1000  # the most elements of a collection that is searched
+_INWARD = 3  # the most steps into what a variable holds, to a tensor
+_INDEX = re.compile(r"\[\d")
 _MODULES = ("ModuleList", "ModuleDict")  # modules that are collections: nobody calls them
 _COMPILED = "_orig_mod"  # the module in an OptimizedModule, which has its attributes, too
 _LIBRARIES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
@@ -21,10 +26,11 @@ def holder_of(thing: Any, frame: FrameType | None) -> str:
     return next((name for variables in _spaces(frame) if (name := _name_in(variables, thing))), "")
 
 
-def parts_held(frame: FrameType | None) -> dict[int, str]:
-    """The paths of the program's modules, of their parts and of their parameters, by identity, if a library calls them
-    in this frame: it may have put them into a module of its own. Empty elsewhere."""
-    if frame is None or not _is_librarys(frame):
+def parts_held(module: Any, frame: FrameType | None) -> dict[int, str]:
+    """The paths of the program's modules, of their parts and of their parameters, by identity, if a library has put
+    them into a module of its own: it calls `module` in this frame, or has made its class, as `likelihood` and `model`
+    in `mll`. Empty elsewhere."""
+    if frame is None or not (_is_librarys(frame) or _is_wrapper(module)):
         return {}
     return {
         id(part): f"{name}.{path}" if path else name
@@ -36,11 +42,13 @@ def parts_held(frame: FrameType | None) -> dict[int, str]:
 
 def outermost_modules(frame: FrameType | None, of_program: bool = False) -> dict[str, Any]:
     """The modules in the variables of a frame and of the frames that called it, perhaps without a library's, by the
-    names that `holder_of` gives them; without modules inside other modules."""
+    names that `holder_of` gives them; without modules inside other modules, unless these are a library's wrappers,
+    which come first."""
     spaces = list(_spaces(frame, of_program))
     modules = {id(thing): thing for space in spaces for thing in map(_compiled_in, _modules_in(space))}
-    inner = {id(part) for thing in modules.values() for _, part in members(thing) if part is not thing}
-    outer = [thing for key, thing in modules.items() if key not in inner]
+    whole = [thing for thing in modules.values() if not _is_wrapper(thing)]
+    inner = {id(part) for thing in whole for _, part in members(thing) if part is not thing}
+    outer = sorted((thing for key, thing in modules.items() if key not in inner), key=_is_wrapper)
     names = [next(name for space in spaces if (name := _name_in(space, thing))) for thing in outer]
     return dict(zip(reversed(names), reversed(outer), strict=True))  # of equal names the nearest counts
 
@@ -70,6 +78,41 @@ def tied_parameters(module: Any) -> list[tuple[str, Any]]:
     return [pair for pair in members(module, "parameters", remove_duplicate=False) if pair[0] not in first]
 
 
+def tensor_paths(tensors: Collection[Any], frame: FrameType | None) -> dict[int, str]:
+    """The paths of tensors in the program's variables, in a frame or in the frames that called it, by identity:
+    `w["bias"]`, `layers[0].w` of objects in a list. Keys and attributes go before indices; what a variable holds alone
+    counts if all have such a variable: in `for w in weights` one would be `w`. Those that none reaches are left out."""
+    wanted = {id(tensor) for tensor in tensors}
+    variables = [variable for space in _spaces(frame, of_program=True) for variable in space]
+    reached = chain.from_iterable(islice(_reached(name, value, _INWARD), _LARGEST) for name, value in variables)
+    paths = [(path, id(held)) for path, held in reached if id(held) in wanted][
+        ::-1
+    ]  # of equal paths the nearest counts
+    alone = {key: path for path, key in paths if path.isidentifier()}
+    if len(alone) == len(wanted):
+        return alone
+    inside = [pair for pair in paths if not pair[0].isidentifier()]
+    inside.sort(key=lambda pair: -len(_INDEX.findall(pair[0])))
+    return {**alone, **{key: path for path, key in inside}}
+
+
+def _reached(path: str, value: Any, depth: int) -> Iterator[_Variable]:
+    """What a variable holds: itself, the elements of its collections, and the attributes of the program's objects."""
+    yield path, value
+    if depth == 0 or _is_module(value):
+        return
+    pairs: Iterable[tuple[str, Any]] = ()
+    if type(value) in (list, tuple):
+        pairs = ((f"[{index}]", element) for index, element in enumerate(value))
+    elif issubclass(type(value), dict):
+        keyed = [(key, element) for key, element in dict.items(value) if type(key) in (int, str)]
+        pairs = ((f'["{key}"]' if type(key) is str else f"[{key}]", element) for key, element in keyed)
+    elif _is_of_program(type(value)):
+        pairs = ((f".{name}", attribute) for name, attribute in [*object.__getattribute__(value, "__dict__").items()])
+    for step, element in pairs:
+        yield from _reached(f"{path}{step}", element, depth - 1)
+
+
 def _spaces(frame: FrameType | None, of_program: bool = False) -> Iterator[list[_Variable]]:
     """The variables of a frame, and of the frames that called it; a library's come last, or not at all. Variables of
     gradviz's own frames are left out: in `gradviz.draw(net, x)` they are not the program's."""
@@ -88,6 +131,21 @@ def _spaces(frame: FrameType | None, of_program: bool = False) -> Iterator[list[
 
 def _is_librarys(frame: FrameType) -> bool:
     return any(folder in frame.f_code.co_filename for folder in _LIBRARIES)
+
+
+def _is_of_program(kind: type) -> bool:
+    """Whether a class is the program's own, and its objects have attributes of their own."""
+    module = kind.__module__
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    is_librarys = module in sys.stdlib_module_names or any(folder in file for folder in _LIBRARIES)
+    return kind.__dictoffset__ != 0 and not is_librarys and not f"{module}.".startswith("gradviz.")
+
+
+def _is_wrapper(module: Any) -> bool:
+    """Whether a module is a library's, which takes modules of the program. PyTorch's own containers are none: the names
+    that they give are the program's."""
+    kind = type(module)
+    return not _is_of_program(kind) and not kind.__module__.startswith(("torch.nn.modules.", "gradviz."))
 
 
 def _variables_of(frame: FrameType) -> list[_Variable]:

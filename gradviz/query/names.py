@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cached_property, lru_cache
 from itertools import chain, pairwise
+from operator import not_
 
 import numpy as np
 
@@ -42,7 +43,8 @@ class Names(Lookup):
     """The names of one trace's tensors.
 
     A parameter is named by its path in its module. Any other tensor has the name of the variable that it was
-    first assigned to (`y = x ** 3`); this may be a variable of the caller (`y = model(x)`)."""
+    first assigned to (`y = x ** 3`); this may be a variable of the caller (`y = model(x)`). What has no such name, or
+    that of an attribute of `self`, is named by its path in the variables, if an optimizer holds it: `layers[0].w`."""
 
     def __init__(self, trace: Trace, tensors: Tensors, scopes: Scopes) -> None:
         super().__init__(trace)
@@ -50,11 +52,11 @@ class Names(Lookup):
 
     def of(self, tensor: int) -> str | None:
         """The tensor's name in the source; None if it has none."""
-        recorded = self.trace.parameters.get(tensor) or self.trace.variables.get(tensor)
-        given = recorded or self.given(tensor, self.tensors.made(tensor))
-        if not given:
+        name = self.trace.parameters.get(tensor) or self.given(tensor, self.tensors.made(tensor))
+        if not name:
             self.trace.reach_history(tensor, self.trace.count)
-        return given or self.changed.get(tensor)
+            name = self.changed.get(tensor)
+        return self.trace.variables.get(tensor) or name if _is_of_any_object(name) else name
 
     @cached_property
     def changed(self) -> dict[int, str]:
@@ -213,8 +215,7 @@ class Names(Lookup):
 
     def tensor_called(self, name: str, k: int) -> int:
         """The newest tensor of a name at event k, else the first later one; 0 if there is none."""
-        known = chain(self.trace.parameters.items(), self.trace.variables.items())
-        parameter = next((t for t, called in known if called == name), 0)
+        parameter = next((t for t, called in self.trace.parameters.items() if called == name), 0)
         sites = [number for number, site in self.trace.sites.items() if name in site.names]
         if parameter or not (sites or "[" in name):
             return parameter
@@ -226,13 +227,18 @@ class Names(Lookup):
             for tensor in (*getattr(maker, "outputs", ()), getattr(maker, "tensor", 0)):
                 if tensor and self.of(tensor) == name:
                     return tensor
-        others = chain(self.changed.items(), self.in_collections.items())
+        others = chain(self.changed.items(), self.in_collections.items(), self.trace.variables.items())
         return next((tensor for tensor, called in others if called == name), 0)
 
     @cached_property
     def all(self) -> "AllNames":
         """The names of all tensors, as arrays."""
         return AllNames(self)
+
+
+def _is_of_any_object(name: str | None) -> bool:
+    """Whether a name, if there is one, is that of an attribute of every object of a class: `self.w`."""
+    return not name or name.startswith("self.")
 
 
 class AllNames:
@@ -250,15 +256,16 @@ class AllNames:
         self.tensors, first = np.unique(tensors, return_index=True)
         self.born = made[first]
         self.codes = self._codes_of(made[first], positions[first], counts[first])
-        for known, is_later in (
-            (names.changed, True),
-            (names.in_collections, True),
-            (self.trace.variables, False),
-            (self.trace.parameters, False),
+        for known, is_weaker in (
+            (names.changed, not_),
+            (names.in_collections, not_),
+            (self.trace.variables, _is_of_any_object),
+            (self.trace.parameters, lambda _: True),
         ):
             for tensor, name in known.items():
                 at = int(np.searchsorted(self.tensors, tensor))
-                if at < len(self.tensors) and self.tensors[at] == tensor and not (is_later and self.codes[at]):
+                is_known = at < len(self.tensors) and self.tensors[at] == tensor
+                if is_known and is_weaker(self.labels[self.codes[at]]):
                     self.codes[at] = self._code(name)
 
     def codes_of(self, tensors: np.ndarray) -> np.ndarray:

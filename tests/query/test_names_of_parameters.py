@@ -300,3 +300,99 @@ def test_the_variable_of_the_program_names_a_module_that_a_library_calls(
         assert {*trace.parameters.values()} == {"field.layer.weight", "field.layer.bias"}
         entered = [event.name for event in trace if isinstance(event, ScopeEntered)]
     assert entered[-2:] == ["field", "field.layer"]
+
+
+class _Layer:
+    """A layer of the program's own: `self.w` would be the name of the weight of each of its objects."""
+
+    def __init__(self, torch: Any) -> None:
+        self.w = torch.ones(3, 3).requires_grad_()
+
+
+def test_what_an_optimizer_holds_has_its_path_in_the_variables(torch: Any, tmp_path: Path) -> None:
+    SGD = import_module(f"{torch.__name__}.optim").SGD
+
+    def made() -> tuple[Any, Any]:
+        return torch.ones(3, 1).mul(2).requires_grad_(), torch.zeros(1).requires_grad_()
+
+    with gradviz.record(tmp_path / "run.gradviz"):
+        layers = [_Layer(torch), _Layer(torch)]
+        heads = {"mean": made(), "scale": made()}
+        flat = [layer.w for layer in layers]
+        flat += [one for head in heads.values() for one in head]
+        optimizer = SGD(flat, lr=0.1)
+        for parameter in flat:  # the last would be called `parameter`
+            parameter.sum().backward()
+        optimizer.step()
+    assert leaves(tmp_path / "run.gradviz") == {
+        "layers[0].w",
+        "layers[1].w",
+        'heads["mean"][0]',
+        'heads["mean"][1]',
+        'heads["scale"][0]',
+        'heads["scale"][1]',
+    }
+
+
+def test_the_program_is_not_run_to_find_the_paths(torch: Any, tmp_path: Path) -> None:
+    class Odd:
+        """Each of these would be called if the paths were asked for as a program does."""
+
+        def __getattribute__(self, name: str) -> Any:
+            raise AssertionError(name)
+
+        def __repr__(self) -> str:
+            raise AssertionError("the name of a key")
+
+        def __hash__(self) -> int:
+            return 1
+
+    weight = [torch.ones(2).requires_grad_()]
+    odd = {Odd(): weight, "itself": [Odd()]}
+    odd["itself"].append(odd["itself"])
+    with gradviz.record(tmp_path / "run.gradviz"):
+        optimizer = import_module(f"{torch.__name__}.optim").SGD(weight, lr=0.1)
+        weight[0].sum().backward()
+        optimizer.step()
+    assert len(odd) == 2
+    assert leaves(tmp_path / "run.gradviz") == {"weight[0]"}
+
+
+def test_the_stacked_parameters_of_an_ensemble_have_the_keys_of_their_dict(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    models = [torch.nn.Linear(3, 1) for _ in range(2)]
+    with gradviz.record(tmp_path / "run.gradviz"):
+        params, _ = torch.func.stack_module_state(models)
+        optimizer = torch.optim.SGD(params.values(), lr=0.1)
+        predictions = torch.func.vmap(lambda p: torch.ones(4, 3) @ p["weight"].t() + p["bias"])(params)
+        predictions.sum().backward()
+        optimizer.step()
+    assert {'params["weight"]', 'params["bias"]'} <= leaves(tmp_path / "run.gradviz")
+
+
+def test_a_librarys_wrapper_is_no_part_of_the_names_of_what_the_program_holds(torch: Any, tmp_path: Path) -> None:
+    class Wrapper(torch.nn.Module):
+        def __init__(self, module: Any) -> None:
+            super().__init__()
+            self.module, self.scale = module, torch.nn.Parameter(torch.ones(1))
+
+        def forward(self, x: Any) -> Any:
+            return self.module(x) * self.scale
+
+    Wrapper.__module__ = "torch.nn.parallel.distributed" if torch.__name__ == "torch" else "numpy.linalg"
+    net, alone = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1, bias=False)
+    with gradviz.record(tmp_path / "run.gradviz"):
+        wrapped = Wrapper(net)
+        wrapped(torch.ones(1, 2)).sum().backward()
+        inside_only = Wrapper(torch.nn.Linear(2, 1, bias=False))
+        inside_only(torch.ones(1, 2)).sum().backward()
+        torch.nn.Sequential(alone)(torch.ones(1, 2)).sum().backward()
+    names = leaves(tmp_path / "run.gradviz")
+    assert names == {
+        "net.weight",
+        "net.bias",
+        "wrapped.scale",
+        "inside_only.module.weight",
+        "inside_only.scale",
+        "Sequential.0.weight",
+    }

@@ -295,7 +295,7 @@ class Module(Tree, StateDict):
         names begin with the variable that holds this module, or with its class."""
         assert state.listener is not None
         caller = sys._getframe(2)
-        held, root = parts_held(caller), holder_of(self, caller) or type(self).__name__
+        held, root = parts_held(self, caller), holder_of(self, caller) or type(self).__name__
         for path, module in self.named_modules():
             known = id(module), state.first_number
             name = held.get(id(module)) or (f"{root}.{path}" if path else root)

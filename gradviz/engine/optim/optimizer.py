@@ -16,6 +16,7 @@ from gradviz.engine.core.tensor import Tensor, new_tensor, number_of
 from gradviz.engine.tensors.clearing import clear_grads
 from gradviz.engine.tensors.writing import tell_written, write
 from gradviz.events.field_types import Group
+from gradviz.events.holders import tensor_paths
 from gradviz.events.listener import Where
 from gradviz.events.settings_text import SettingsText
 from gradviz.events.values import SMALL
@@ -130,6 +131,10 @@ class Optimizer:
             self._told = identities
             groups = [Group(_as_json(_settings(group)), len(group["params"])) for group in self.param_groups]
             state.listener.holds(where, self.number, type(self).__name__, groups, [*map(number_of, held)])
+            paths = tensor_paths(held, sys._getframe(1))
+            for parameter in held:
+                if path := paths.get(id(parameter)):
+                    state.listener.named(number_of(parameter), path, "")
 
     def _tell(self, ready: list[list[Tensor]]) -> Where:
         """Tell the listener that a step begins, of the parameters of each group that have a gradient. Returns where."""

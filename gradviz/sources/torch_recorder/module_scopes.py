@@ -143,7 +143,7 @@ class Scopes:
         source = self.source
         listener = source.listener
         caller = users_frame(frame)
-        held, root = parts_held(caller), self._path_in_callers(module) or holder_of(module, caller)
+        held, root = parts_held(module, caller), self._path_in_callers(module) or holder_of(module, caller)
         root = root or type(module).__name__
         for path, part in members(module) or [("", module)]:
             if not self._name_of(part):

@@ -16,6 +16,7 @@ from torch.optim import optimizer as torch_optimizer
 from gradviz.events.counters import next_optimizer_number
 from gradviz.events.field_types import Group
 from gradviz.events.handles import Changed
+from gradviz.events.holders import tensor_paths
 from gradviz.events.listener import State, Where
 from gradviz.events.settings_text import SettingsText
 from gradviz.events.values import SMALL
@@ -79,6 +80,11 @@ class Training:
         if is_made or optimizer in self.recorded:
             frame = users_frame(caller)
             self.tell_held(optimizer, None if frame is None else self.source.place(frame))
+            held = parameters_of(optimizer)
+            paths = tensor_paths(held, frame)
+            for parameter in held:
+                if path := paths.get(id(parameter)):
+                    self.source.listener.named(self.source.identity.number_of(parameter), path, "")
 
     @safely
     def tell_held(self, optimizer: Any, where: Where) -> None:

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 import gradviz  # noqa: E402
 from gradviz.events.kinds import Kind, Mutated, NodeMade, OpRan  # noqa: E402
+from gradviz.query import Query  # noqa: E402
 from gradviz.sources.torch_recorder import compiling  # noqa: E402
 from tests.warm import python  # noqa: E402
 
@@ -377,6 +378,31 @@ def test_a_module_of_torchscript_is_one_op_with_its_nodes(tmp_path: Path) -> Non
     nodes = [event.grad_fn for event in trace if isinstance(event, NodeMade) and event.op == op.index]
     assert nodes == ["TBackward0", "AddmmBackward0", "TanhBackward0"]
     assert [event.grad_fn for event in trace if isinstance(event, NodeMade) and event.op == -1] == []
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_a_function_of_torchscript_is_one_op_with_its_nodes(tmp_path: Path) -> None:
+    @torch.jit.script
+    def bent(x, factor: float):  # type: ignore[no-untyped-def]
+        return (x * factor).sin()
+
+    @torch.jit.script
+    def product(x, w):  # type: ignore[no-untyped-def]
+        return bent(x, 2.0) @ w.cos()
+
+    call = torch.jit.ScriptFunction.__call__
+    with gradviz.record(tmp_path / "run.gradviz"):
+        x, w = torch.ones(4, 3), torch.ones(3, 1, requires_grad=True)
+        for _ in range(3):  # the second call makes other nodes, of the function as it was optimized
+            h = product(x, w)
+            h.sum().backward()
+    assert torch.jit.ScriptFunction.__call__ is call
+    trace = gradviz.open(tmp_path / "run.gradviz")
+    calls, names = [event for event in trace if isinstance(event, OpRan) and event.op == "compiled"], Query(trace).names
+    assert [[names.of(tensor) for tensor in (*call.inputs, *call.outputs)] for call in calls] == [["x", "w", "h"]] * 3
+    nodes = [event.grad_fn for event in trace if isinstance(event, NodeMade)]
+    assert "DifferentiableGraphBackward" in nodes
+    assert not [name for name in nodes if "::" in name]
 
 
 def test_a_compiled_module_keeps_the_name_that_it_had_before(tmp_path: Path) -> None:

@@ -129,16 +129,17 @@ def compiling(source: Source, opaque: Callable[..., Any], compile: Callable[...,
         if model is None:
             return lambda model: run(model, **settings)
         made = compile(model, **settings)
-        if isinstance(made, torch.nn.Module) or not callable(made):
-            return made
+        return made if isinstance(made, torch.nn.Module) or not callable(made) else called_whole(source, opaque, made)
 
-        @functools.wraps(made)
-        def compiled(*args: Any, **kwargs: Any) -> Any:
-            if source.is_off:
-                return made(*args, **kwargs)
-            return opaque(made, args, kwargs, sys._getframe(1))
+    return run
 
-        return compiled
+
+def called_whole(source: Source, opaque: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
+    """The replacement of a function that cannot be seen into, or of the call of such functions."""
+
+    @functools.wraps(call)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs) if source.is_off else opaque(call, args, kwargs, sys._getframe(1))
 
     return run
 

@@ -5,6 +5,7 @@ keeps as long as the node. Callers make sure that no mode of the program sees th
 """
 
 import itertools
+import re
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from functools import partial
 from types import FrameType
@@ -35,7 +36,7 @@ from gradviz.system.turns import new_own_turn
 
 _functorch = torch._C._functorch
 _keys = itertools.count(1)
-_PREFIX = "torch::autograd::"
+_NAMESPACES = re.compile(r"(?:(?:\w+|\(anonymous namespace\))::)+")  # of C++, as `torch::autograd::`
 FILLED = "filled"  # the origin of a tensor that was empty until PyTorch filled it, as `torch.load` does
 
 
@@ -331,7 +332,9 @@ class Identity:
         return record
 
     def _number(self, fn: Any) -> NodeRecord:
-        name = fn.name().removeprefix(_PREFIX)
+        name = fn.name()
+        if ":" in name:
+            name = _NAMESPACES.sub("", name)
         of_function = isinstance(fn, torch._C._FunctionBase)
         record = NodeRecord(next_node_number(), name, False, of_function, fn._sequence_nr())
         fn.metadata[self.key] = record

@@ -24,7 +24,7 @@ from gradviz.sources.torch_recorder import calls, collectives, custom_functions,
 from gradviz.sources.torch_recorder.arguments import outputs_of, tensors_in
 from gradviz.sources.torch_recorder.backward import registering
 from gradviz.sources.torch_recorder.collectives import Collectives
-from gradviz.sources.torch_recorder.compiling import Captures, compiling, is_compiled_node, prepare_dynamo
+from gradviz.sources.torch_recorder.compiling import Captures, called_whole, compiling, is_compiled_node, prepare_dynamo
 from gradviz.sources.torch_recorder.custom_functions import ComparedFunctions
 from gradviz.sources.torch_recorder.engine import Refusals, watched
 from gradviz.sources.torch_recorder.fetching import FETCHER
@@ -152,6 +152,8 @@ class TorchRecorder:
         if (make_gradients := vars(torch.autograd).get("_make_grads")) is not None:
             self.replaced.put(torch.autograd, "_make_grads", Refusals(self.source).making_gradients(make_gradients))
         self.replaced.put(torch, "compile", compiling(self.source, self.opaque, torch.compile))
+        scripted = torch.jit.ScriptFunction
+        self.replaced.put(scripted, "__call__", called_whole(self.source, self.opaque, scripted.__call__))
         self.replaced.put(threading.Thread, "_bootstrap_inner", self._starting())
         for name, call in Captures(self.source).calls().items():
             self.replaced.put(torch.cuda.CUDAGraph, name, call)

@@ -319,9 +319,7 @@ class _Builder:
         )
         self.states: dict[str, State] = {}  # the states of tensors, by id
         self.unmade: list[str] = []  # the ids of tensors without an op
-        self.accumulators: dict[
-            State, int
-        ] = {}  # the AccumulateGrad of a leaf, by the state in which ops read the leaf
+        self.accumulators: dict[State, int] = {}  # the AccumulateGrad of a leaf, by the state in which ops read it
         self.places: dict[int, _PlaceText] = {}  # by site
 
     def graph(self, values: bool, why: str = "") -> Graph:
@@ -333,8 +331,11 @@ class _Builder:
         else:
             part = self._part()
             nodes = self._nodes_of(part) if self.show == "both" else []
-        self.ids = Ids(part.states)
         self._note_accumulators(part, nodes)
+        if self.show == "both":  # a leaf that no recorded op reads, as of a graph from before the recording
+            read = {state.tensor for state in part.states}
+            part.states.update(state for state in self.accumulators if state.tensor not in read)
+        self.ids = Ids(part.states)
         self._add_tensors_and_ops(part)
         self._add_grad_fns(nodes)
         self.result.edges = Edges(self.query, self.ids, self.result.nodes).of(part, nodes)
@@ -576,9 +577,10 @@ class _Builder:
         return place.file, place.line, place.col, place.end_col, self.query.places.line_text(number)
 
     def _drop_strays(self) -> None:
-        """Remove unnamed tensors that no op made and no op used, such as a tensor that was only printed."""
+        """Remove unnamed tensors that no op made and no op used, such as a tensor that was only printed; not a leaf
+        with its AccumulateGrad."""
         nodes, edges = self.result.nodes, self.result.edges
-        strays = {name for name in self.unmade if not nodes[name].name}
+        strays = {name for name in self.unmade if not nodes[name].name and nodes[name].pair not in nodes}
         if strays:
             strays.difference_update([edge.source for edge in edges])
             strays.difference_update([edge.target for edge in edges if edge.kind != m.VIEW])

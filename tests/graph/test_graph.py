@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import gradviz
 import gradviz.engine as torch
 from gradviz.engine.autograd import forward_ad
 from gradviz.graph.build import GraphError, build
@@ -616,3 +617,19 @@ def test_the_gradient_of_a_leaf_stands_beside_it_in_the_whole_run(traced: Traced
     assert [(node.version, node.value.array.tolist()) for node in later] == [(2, [0, 0]), (4, [5, 5])]
     writes = [edge.label for edge in graph.edges if edge.kind == MUTATION]
     assert writes == ["accumulated, zero_", "accumulated, mul_"]
+
+
+@pytest.mark.torch
+def test_each_accumulate_grad_stands_beside_its_leaf_though_no_recorded_op_reads_it(tmp_path: Path) -> None:
+    weights = pytest.importorskip("torch", reason="pip install torch==2.13.0").ones(3, requires_grad=True)
+    for _ in range(2):
+        h = weights.exp()  # before the recording
+        with gradviz.record(tmp_path / "run.gradviz"):
+            (h * 2).sum().backward()
+        with open_trace(tmp_path / "run.gradviz") as trace:
+            graph = build(trace)
+        accumulators = {node.id for node in graph.nodes.values() if node.name == "AccumulateGrad"}
+        leaves = [node for node in graph.nodes.values() if node.pair in accumulators]
+        assert len(accumulators) == len(leaves) == 1
+        assert leaves[0].is_leaf
+        assert leaves[0].value is not None

@@ -55,7 +55,7 @@ class Names(Lookup):
         name = self.trace.parameters.get(tensor) or self.given(tensor, self.tensors.made(tensor))
         if not name:
             self.trace.reach_history(tensor, self.trace.count)
-            name = self.changed.get(tensor)
+            name = self.changed.get(tensor) or self.results.get(tensor)
         return self.trace.variables.get(tensor) or name if _is_of_any_object(name) else name
 
     @cached_property
@@ -191,6 +191,40 @@ class Names(Lookup):
         return by_site
 
     @cached_property
+    def results(self) -> dict[int, str]:
+        """The variables that the results of calls are assigned to: `loss = criterion(x)`. A result is what the last op
+        of a call made, if nothing else that the call made is used after it, outside of passes."""
+        ops, began = self.trace.table(Kind.OP), self.trace.table(Kind.PASS_BEGAN)
+        sites, firsts, lasts = self.scopes.calls()
+        if not len(ops.events):
+            return {}
+        named = {site: self.assigned_at(site) for site in distinct(sites).tolist()}
+        named = {site: names for site, names in named.items() if len(names) == 1 and not names[0].startswith("_")}
+        last_ops = np.searchsorted(ops.events, lasts) - 1
+        unnamed = [site for site in distinct(ops.sites[last_ops]).tolist() if not self.assigned_at(site)]
+        is_one = contained(sites, [*named]) & contained(ops.sites[last_ops], unnamed)
+        if not is_one.any():
+            return {}
+        names_of: dict[int, str] = {}
+        outputs, inputs, roots = ops.lists("outputs"), ops.lists("inputs"), began.lists("roots")
+        used = np.concatenate([inputs.values, roots.elements[:, 2]])
+        used_at = np.concatenate([ops.events[inputs.owners], began.events[roots.owners]])
+        made, first = np.unique(outputs.values, return_index=True)
+        counts = contained(used, made) & np.append(ops["in_pass"][inputs.owners] == 0, np.full(len(roots.owners), True))
+        used, used_at = used[counts], used_at[counts]
+        made_at = ops.events[outputs.owners[first]][np.searchsorted(made, used)]
+        for site in distinct(sites[is_one]).tolist():
+            order = np.argsort(firsts[sites == site])
+            begins, ends = firsts[sites == site][order], lasts[sites == site][order]
+            call = np.searchsorted(begins, made_at) - 1
+            is_after = (call >= 0) & (made_at <= ends[call]) & (used_at > ends[call])
+            left, counts = np.unique(np.unique(np.stack([call, used])[:, is_after], axis=1)[0], return_counts=True)
+            results = outputs.firsts[np.searchsorted(ops.events, ends[left[counts == 1]]) - 1]
+            results = results[contained(results, used[is_after])]
+            names_of.update(dict.fromkeys(results.tolist(), named[site][0]))
+        return names_of
+
+    @cached_property
     def parts(self) -> set[int]:
         """The gradients that are a part of what a leaf got in a pass. PyTorch adds them without an op: the last op of
         `grad(..., create_graph=True)` gave one of the parts and not the result."""
@@ -227,8 +261,10 @@ class Names(Lookup):
             for tensor in (*getattr(maker, "outputs", ()), getattr(maker, "tensor", 0)):
                 if tensor and self.of(tensor) == name:
                     return tensor
-        others = chain(self.changed.items(), self.in_collections.items(), self.trace.variables.items())
-        return next((tensor for tensor, called in others if called == name), 0)
+        others = (self.changed, self.in_collections, self.results, self.trace.variables)
+        of_name = sorted(tensor for known in others for tensor, called in known.items() if called == name)
+        known = [tensor for tensor in of_name if (self.tensors.maker(tensor) or 0) <= k] or of_name[:1]
+        return known[-1] if known else 0
 
     @cached_property
     def all(self) -> "AllNames":
@@ -259,6 +295,7 @@ class AllNames:
         for known, is_weaker in (
             (names.changed, not_),
             (names.in_collections, not_),
+            (names.results, not_),
             (self.trace.variables, _is_of_any_object),
             (self.trace.parameters, lambda _: True),
         ):

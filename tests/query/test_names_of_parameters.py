@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gradviz
-from gradviz.events.kinds import Kind, OpRan, ScopeEntered
+from gradviz.events.kinds import Kind, OpRan, PassBegan, ScopeEntered
 from gradviz.query import Query
 from gradviz.tracefile import open_trace
 
@@ -300,6 +300,58 @@ def test_the_variable_of_the_program_names_a_module_that_a_library_calls(
         assert {*trace.parameters.values()} == {"field.layer.weight", "field.layer.bias"}
         entered = [event.name for event in trace if isinstance(event, ScopeEntered)]
     assert entered[-2:] == ["field", "field.layer"]
+
+
+CRITERION = """
+import {torch} as torch
+
+class Criterion(torch.nn.Module):
+    def forward(self, x):
+        squares = x * x
+        {aside}
+        result = squares.sum()
+        result = result / 2
+        {behind}
+        return result
+"""
+USE = """
+import {torch} as torch
+
+w = torch.ones(3, requires_grad=True)
+criterion = Criterion()
+for _ in range(2):
+    loss = criterion(w)
+    loss.backward(){use}
+"""
+
+
+@pytest.mark.parametrize(
+    ("aside", "behind", "use", "is_named"),
+    [
+        ("", "", "", True),
+        ("self.rest = squares.exp()", "", "", True),  # nothing uses it
+        ("self.rest = squares.exp()", "", "; criterion.rest.sum()", False),  # either may be the result
+        ("", "self.penalty = x.abs().sum()", "; criterion.penalty + 1", False),  # the last op gave another
+    ],
+)
+def test_what_a_librarys_module_gives_has_the_name_of_its_variable(
+    torch: Any, aside: str, behind: str, use: str, is_named: bool, tmp_path: Path
+) -> None:
+    files = {tmp_path / "site-packages" / "lib.py": CRITERION, tmp_path / "p.py": USE}
+    space: dict[str, Any] = {"__name__": "p"}
+    (tmp_path / "site-packages").mkdir()
+    with gradviz.record(tmp_path / "run.gradviz"):
+        for file, text in files.items():
+            file.write_text(text.format(torch=torch.__name__, aside=aside or "pass", behind=behind or "pass", use=use))
+            exec(compile(file.read_text(), str(file), "exec"), space)
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        names = Query(trace).names
+        roots = [event.roots[0].tensor for event in trace if isinstance(event, PassBegan)]
+        assert [names.of(root) for root in roots] == (["loss"] * 2 if is_named else [None] * 2)
+        assert [names.all.labels[code] for code in names.all.codes_of(np.array(roots))] == [
+            names.of(t) or "" for t in roots
+        ]
+        assert names.tensor_called("loss", trace.count) == (roots[1] if is_named else 0)
 
 
 class _Layer:

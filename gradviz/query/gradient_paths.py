@@ -282,7 +282,8 @@ class Paths:
         for arrival, part in zip(arrivals, parts, strict=True):
             sums[arrival.nr] = sums.get(arrival.nr, 0.0) + part
         total = sum(np.vdot(one, one).real for one in sums.values())
-        if not total:  # they cancel: nothing goes on
+        error = len(parts) * rounding(self.query, arrivals[0].gradient, arrivals[0].event)
+        if total <= error**2:  # they cancel, but for rounding: nothing goes on
             return [1 / len(parts)] * len(parts), not largest
         shares = [np.vdot(sums[arrival.nr], part)[()] / total for arrival, part in zip(arrivals, parts, strict=True)]
         expected = np.multiply.outer(np.asarray(shares), sums[arrivals[0].nr])

@@ -85,6 +85,17 @@ def test_contributions_are_those_of_all_paths_and_add_up(tmp_path_factory, graph
         assert [float(one.value) for one in few.contributions] == pytest.approx(told[:2], abs=1e-9 * total)
 
 
+def test_gradients_that_cancel_but_for_rounding_give_no_exact_shares(tmp_path: Path) -> None:
+    with package.record(tmp_path / "run.gradviz"):
+        x = torch.tensor(1.0, dtype=torch.float64, requires_grad=True)
+        y = x.sin()
+        (y * 3 - (y + y + y)).backward()  # 3 and three times −1: a third of 3 is not a third when it is rounded
+    reason = why(tmp_path / "run.gradviz", "x", most=9)
+    assert float(reason.gradient) == 0
+    assert reason.adds_up
+    assert [contribution.exact for contribution in reason.contributions] == [False] * 4
+
+
 SHAPES = [(3,), (2, 3), (1,), (2, 1)]
 TENSOR_OPS = [
     lambda a, b: a * b.sum(),

@@ -171,7 +171,7 @@ class Lacks:
     def penalties(self) -> dict[int, frozenset[int]]:
         """The leaves that all gradients reach through penalties on their own values, so that no data has a part in
         them, while other leaves learn from data. With each leaf, the tensors of its penalties."""
-        received = distinct(self.trace.table(Kind.RECEIVED)["node"])
+        received = frozenset(distinct(self.trace.table(Kind.RECEIVED)["node"]).tolist())
         training = self.query.of(Training)
         got = distinct(self.trace.table(Kind.ACCUMULATED)["tensor"])
         pairs = ((leaf, self._penalty(leaf, received)) for leaf in got.tolist() if leaf in training.holders)
@@ -179,7 +179,7 @@ class Lacks:
         learning = {*got.tolist()} & training.holders.keys() - found.keys()
         return found if learning else {}
 
-    def _penalty(self, leaf: int, received: np.ndarray) -> frozenset[int]:
+    def _penalty(self, leaf: int, received: frozenset[int]) -> frozenset[int]:
         """The tensors that were computed from a leaf alone, up to the scalars that are terms of sums, if nothing else
         brings it gradients; else none. `received` are the nodes that received gradients."""
         own, sums, waiting = {leaf}, set[int](), [leaf]
@@ -198,11 +198,11 @@ class Lacks:
                 group.update(op.outputs)
         return frozenset(own - {leaf}) if sums and not waiting else frozenset()
 
-    def _learning_readers(self, tensor: int, received: np.ndarray) -> Iterator[OpRan]:
+    def _learning_readers(self, tensor: int, received: frozenset[int]) -> Iterator[OpRan]:
         """The ops outside of passes that read a tensor and whose nodes received gradients."""
-        for event in self.query.of(Downstream).readers(tensor):
-            is_inside = self.query.passes.contains(np.array([event]))[0]
-            if not is_inside and contained(self.query.nodes.of_op(event), received).any():
+        events = np.array(list(self.query.of(Downstream).readers(tensor)), np.int64)
+        for event in events[~self.query.passes.contains(events)].tolist():
+            if not received.isdisjoint(self.query.nodes.of_op(event)):
                 yield self.query.tensors.op(event)
 
     def _is_linear(self, op: OpRan, others: list[int]) -> bool:

@@ -181,22 +181,17 @@ def _of_ranks(traces: Sequence[Trace], reports: Sequence[Report], settings: Sett
     report = _of_runs(
         [*ranks.values()],
         [*by_rank.values()],
-        items=_items_of_ranks(ranks, findings),
+        items=[
+            _item(number, finding, ranks[finding.ranks[0]], [])._replace(
+                where=on_ranks(finding.ranks, len(ranks)).removeprefix("on ")
+            )
+            for number, finding in enumerate(findings, 1)
+        ],
         drawn=[[*ranks].index(rank) for rank in drawn],
     )
     return replace(
         report, runs_called="rank", checked=len(together.checked), not_checked=_by_reason(together.not_checked)
     )
-
-
-def _items_of_ranks(ranks: Mapping[int, Trace], findings: Sequence[Finding]) -> list[page.Item]:
-    """The findings of the ranks of one run, findings between ranks first, each with the ranks that have it."""
-    return [
-        _item(number, finding, ranks[finding.ranks[0]], [])._replace(
-            where=on_ranks(finding.ranks, len(ranks)).removeprefix("on ")
-        )
-        for number, finding in enumerate(findings, 1)
-    ]
 
 
 def _names(traces: Sequence[Trace]) -> list[str]:

@@ -125,13 +125,10 @@ class Watch:
             self.said.append(finding)
             self._say(hint(finding))
             if finding.severity in self.stopping:
-                self._stop(finding)
+                self.stopping = ()
+                self._say(Text(f"gradviz: stop because of {finding.rule}: the run ends with status {STATUS}"))
+                self.stopper.stop()
                 return
-
-    def _stop(self, finding: Finding) -> None:
-        self.stopping = ()
-        self._say(Text(f"gradviz: stop because of {finding.rule}: the run ends with status {STATUS}"))
-        self.stopper.stop()
 
     def _say(self, line: Text) -> None:
         shown = io.StringIO()

@@ -62,7 +62,12 @@ def _outside_of_data(graph: Graph) -> Iterator[_Row]:
     nodes = [node for node in graph.nodes.values() if node.kind == OP]
     nodes = nodes or [node for node in graph.nodes.values() if node.kind == GRAD_FN and node.op is not None]
     nodes = [node for node in nodes if node.id not in data]
-    learning = _learning(graph)
+    learning = {
+        scope
+        for edge in graph.edges
+        if edge.kind == DATA and learns(graph.nodes[edge.source])
+        for scope in scopes_around(graph.nodes[edge.target].scope)
+    }
     calling: set[_Where] = set()
     for node in nodes:
         parts = node.scope.split("/")
@@ -83,16 +88,6 @@ def _called_often(nodes: list[Node]) -> set[_Where]:
         if node.calls and node.runs_once
     )
     return {where for (where, *_), times in ran.items() if times >= _OFTEN}
-
-
-def _learning(graph: Graph) -> set[str]:
-    """The scopes that read parameters."""
-    return {
-        scope
-        for edge in graph.edges
-        if edge.kind == DATA and learns(graph.nodes[edge.source])
-        for scope in scopes_around(graph.nodes[edge.target].scope)
-    }
 
 
 def _around(node: Node, call: FunctionCall) -> str:

@@ -33,7 +33,10 @@ def fill_values(graph: Graph, query: Query, states: Mapping[str, State], backwar
             if earlier.number < backward_pass.number:
                 _fill_flows(graph, query, earlier)
         _fill_gradients(graph, query, backward_pass)
-        note_exchanges(graph, query, backward_pass)
+        if len(query.trace.indices(Kind.COLLECTIVE)):
+            exchanges = _Exchanges(graph, query, backward_pass)
+            for call in exchanges.calls():
+                exchanges.note(call)
 
 
 def _fill_tensors(graph: Graph, query: Query, states: Mapping[str, State]) -> None:
@@ -161,14 +164,6 @@ def _events_of(query: Query, backward_pass: PassInfo) -> list[Received | Produce
 
 # What ranks exchange in a pass where no op of the graph shows it: the collectives that a function of the program's own
 # calls in its forward or its backward, and the tensors that were sent to another rank or came from one.
-
-
-def note_exchanges(graph: Graph, query: Query, backward_pass: PassInfo) -> None:
-    """Fill in the `exchanges` of the nodes of a graph of one pass."""
-    if len(query.trace.indices(Kind.COLLECTIVE)):
-        exchanges = _Exchanges(graph, query, backward_pass)
-        for call in exchanges.calls():
-            exchanges.note(call)
 
 
 class _Exchanges:

@@ -143,7 +143,10 @@ def compared_along(vjp: Vjp, itemsize: int) -> Along | None:
         given, least = float(parts.sum()), math.sqrt(float((parts**2).sum()))
         found = _settled(_slopes(vjp, direction), least)
         if found is None:
-            return _by_elements(vjp, tolerance)
+            comparison = compared(vjp) if vjp.input.size <= _MOST else None
+            if comparison is None or not comparison.checked:
+                return None
+            return Along(comparison.given, comparison.found, comparison.error > tolerance)
         size = max(abs(given), abs(found), least, 1e-12)
         along.append(Along(given, found, not abs(given - found) <= tolerance * size))
     return next((one for one in along if one.wrong), along[0])
@@ -185,10 +188,3 @@ def _settled(slopes: Slopes, least: float) -> float | None:
         else:
             before = middle
     return None
-
-
-def _by_elements(vjp: Vjp, tolerance: float) -> Along | None:
-    comparison = compared(vjp) if vjp.input.size <= _MOST else None
-    if comparison is None or not comparison.checked:
-        return None
-    return Along(comparison.given, comparison.found, comparison.error > tolerance)

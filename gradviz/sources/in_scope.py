@@ -219,15 +219,10 @@ class InScope(Listener):
         if not self.wants(node):
             self._hold(flows[1::2], values)
             return
-        self._ran(node, in_pass, flows)
-        self.listener.produced(node, in_pass, flows, self._with_given(flows[1::2], values))
-
-    def _ran(self, node: int, in_pass: int, flows: Sequence[int]) -> None:
-        """Note that a node made inside has run: the leaves that it gave a gradient to, and that the pass has freed
-        it."""
         self.leaves.setdefault(in_pass, set()).update(flows[::2])
         if in_pass not in self.retaining:
             self.nodes.pop(node, None)
+        self.listener.produced(node, in_pass, flows, self._with_given(flows[1::2], values))
 
     def _hold(self, gradients: Sequence[int], values: Sequence[Any]) -> None:
         """Note the values of gradients that are not passed on now: a node made inside may receive them."""

@@ -71,12 +71,6 @@ class Group:
             raise CommandError("there is no rank {rank}: the ranks are {ranks}", rank=rank, ranks=known)
         self.alone = ranks[rank]
 
-    def show_all(self) -> None:
-        """Show all sessions again, at the collective of the session that was shown by itself."""
-        if self.alone is not None:
-            self.follow(self.alone)
-            self.alone = None
-
     def follow(self, leader: Session) -> None:
         """Move the other sessions to the collective that `leader` has reached, unless they are there."""
         number = clock(leader)
@@ -133,6 +127,8 @@ def rank(session: Session, argument: str) -> None:
     if len(group.sessions) < 2:
         raise CommandError("this is one trace: gradviz step shows all ranks of a folder or a pattern")
     if not argument:
-        group.show_all()
+        if group.alone is not None:
+            group.follow(group.alone)
+            group.alone = None
         return
     group.look_into(count(argument))

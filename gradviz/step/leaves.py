@@ -21,13 +21,6 @@ from gradviz.words.numbers import bars, brief, compact, value
 from gradviz.words.stop import Stop
 
 
-def gradient_norm(query: Query, tensor: int, k: int) -> float | None:
-    """The norm of a tensor's `.grad` at event k: NaN if it is not finite, None if there is none or it was not kept."""
-    moment = query.at(k)
-    grad = moment.grad(tensor)
-    return norm_of(moment.value(grad)) if grad else None
-
-
 def last_change(query: Query, tensor: int, k: int) -> int:
     """The last event, not after k, that changed a tensor's value or its `.grad`; -1 if there is none."""
     changes = [
@@ -40,7 +33,9 @@ def last_change(query: Query, tensor: int, k: int) -> int:
 
 def _by_norm(query: Query, tensor: int, k: int) -> tuple[int, float]:
     """The key that puts NaN first, then the largest norm, and a tensor without a gradient last."""
-    norm = gradient_norm(query, tensor, k)
+    moment = query.at(k)
+    grad = moment.grad(tensor)
+    norm = norm_of(moment.value(grad)) if grad else None
     if norm is None:
         return 2, 0.0
     return (0, 0.0) if math.isnan(norm) else (1, -norm)

@@ -307,14 +307,10 @@ def drawn(stop: Stop, width: int, height: int) -> list[Text]:
             return []
         rows = _Drawing(graph).rows
         if len(rows) <= height:
-            return _texts(rows, width)
+            lanes = max(cell_len(line.plain) for line, _, _ in rows)
+            names = min(max((cell_len(spot.name) for _, spot, _ in rows if spot is not None), default=0), _NAME)
+            return [_text(line, spot, words, lanes, names, width) for line, spot, words in rows]
     return []
-
-
-def _texts(rows: list[tuple[Text, Spot | None, str]], width: int) -> list[Text]:
-    lanes = max(cell_len(line.plain) for line, _, _ in rows)
-    names = min(max((cell_len(spot.name) for _, spot, _ in rows if spot is not None), default=0), _NAME)
-    return [_text(line, spot, words, lanes, names, width) for line, spot, words in rows]
 
 
 def _text(line: Text, spot: Spot | None, words: str, lanes: int, names: int, width: int) -> Text:

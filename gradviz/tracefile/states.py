@@ -94,19 +94,15 @@ class States:
         self._known_forms, self._payload, self._read = forms, payload, read
         self.firsts_of_chunks = np.cumsum([0, *map(len, chunks)])
         self._filled: dict[int, np.ndarray] = {}  # elements that were not kept, but are known by other means
-        self._offsets = self._checked_offsets(sizes)
-        check_values(table["what"] >> 8, self._lengths, self.forms, forms)
-        self.snapshot = lru_cache(maxsize=1 << 15)(self._snapshot)
-
-    def _checked_offsets(self, sizes: list[int]) -> np.ndarray:
-        """The place where the value of each state begins in the payload of its chunk."""
         offsets = np.cumsum(self._lengths) - self._lengths
         for first, after, size in zip(self.firsts_of_chunks, self.firsts_of_chunks[1:], sizes, strict=False):
             if after > first:
                 offsets[first:after] -= offsets[first]
                 if int(offsets[after - 1] + self._lengths[after - 1]) > size:
                     raise ValueError("values are missing")
-        return offsets
+        self._offsets = offsets
+        check_values(table["what"] >> 8, self._lengths, self.forms, forms)
+        self.snapshot = lru_cache(maxsize=1 << 15)(self._snapshot)
 
     def __len__(self) -> int:
         return len(self.tensors)

@@ -174,7 +174,11 @@ class Writer:
         self._write_all()
         if self.failure is None:
             try:
-                self._finish()
+                self.connection.execute(f"PRAGMA busy_timeout = {_PATIENCE * 1000}")
+                if self.ring is not None:
+                    self._thin(self.ring, at_end=True)
+                    self.connection.execute("VACUUM")
+                self.connection.execute("PRAGMA journal_mode = DELETE")
             except Exception as error:  # as in `_try`: the program must go on, and its user must know
                 self.give_up(error)
         if self.failure is not None:
@@ -188,14 +192,6 @@ class Writer:
         """Leave the file to another process, of which this one is a copy."""
         self.closing = True
         self.file.abandon()
-
-    def _finish(self) -> None:
-        """Bring the file into its last form."""
-        self.connection.execute(f"PRAGMA busy_timeout = {_PATIENCE * 1000}")
-        if self.ring is not None:
-            self._thin(self.ring, at_end=True)
-            self.connection.execute("VACUUM")
-        self.connection.execute("PRAGMA journal_mode = DELETE")
 
     def _run(self) -> None:
         while not (self.closing or self.thread.pausing):

@@ -106,11 +106,6 @@ def ended_by_error(stop: Stop) -> bool:
     return bool(stop.k) and stop.trace.kinds[stop.k - 1] == Kind.ERROR
 
 
-def first_sentence(message: str) -> str:
-    """The first sentence of an error's message."""
-    return clean(message.strip().split("\n")[0].split(". ")[0])
-
-
 def chain_rule(stop: Stop, event: kinds.Produced, i: int) -> str:
     """The chain rule at edge i, in numbers or otherwise as a formula. Empty if it is unknown or long."""
     made = stop.node_made
@@ -474,7 +469,7 @@ def _step_summed(stop: Stop, event: kinds.StepSummed) -> str:
 
 def _error(stop: Stop, event: kinds.ErrorRaised) -> str:
     where = stop.say(" at {node}", node=stop.words.node_name(event.node)) if event.node else ""
-    is_refused, first = is_refusal(event), first_sentence(event.message)
+    is_refused, first = is_refusal(event), clean(event.message.strip().split("\n")[0].split(". ")[0])
     is_last = event.message in stop.trace.meta.get("error", "") if is_refused else not event.in_pass
     ends = stop.say(" (it ends the script)") if is_last else ""
     if is_refused:

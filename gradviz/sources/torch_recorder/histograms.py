@@ -70,15 +70,12 @@ class Binning:
         if self._is_chosen():
             known = list(self.source.identity.known.values())
             tensors = [one() for one in known if one.number in leaves][:_MOST_TENSORS]
-            self._tell_leaves(number, [tensor for tensor in tensors if tensor is not None])
+            for leaf in [tensor for tensor in tensors if tensor is not None]:
+                self._tell(leaf, leaf, "parameter", "", number)
+                if leaf.grad is not None:
+                    self._tell(leaf, leaf.grad, "gradient", "", number)
         self.passes += 1
         self.seen.clear()
-
-    def _tell_leaves(self, number: int, leaves: Iterable[torch.Tensor]) -> None:
-        for leaf in leaves:
-            self._tell(leaf, leaf, "parameter", "", number)
-            if leaf.grad is not None:
-                self._tell(leaf, leaf.grad, "gradient", "", number)
 
     def _is_chosen(self) -> bool:
         """Whether the present or next pass is counted."""

@@ -176,7 +176,10 @@ class Measured(BelowAutograd):  # type: ignore[no-untyped-call]
         source = self.source
         step = source.thread.stepping
         with torch._C.DisableTorchFunction():
-            made = _bytes_made(tensors_in(args, kwargs), outputs_of(result))
+            sizes = dict(filter(None, map(storage_of, outputs_of(result))))
+            for known in filter(None, map(storage_of, tensors_in(args, kwargs) if sizes else ())):
+                sizes.pop(known[0], None)
+            made = sum(sizes.values())
             flops = self._flops(func, args, kwargs, result)
         source.listener.measured(
             None if is_in_node else frame, name_of(func), seconds, made, flops, source.in_pass, node,
@@ -191,11 +194,3 @@ class Measured(BelowAutograd):  # type: ignore[no-untyped-call]
         # raised for shapes that it cannot count
         except (AssertionError, NotImplementedError, RuntimeError, TypeError, ValueError):
             return 0
-
-
-def _bytes_made(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> int:
-    """The total bytes of the storages that outputs have and inputs do not have."""
-    sizes = dict(filter(None, map(storage_of, outputs)))
-    for known in filter(None, map(storage_of, inputs if sizes else ())):
-        sizes.pop(known[0], None)
-    return sum(sizes.values())

@@ -8,9 +8,8 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from gradviz.replay.batch_plans import axes_of, batch_of, given, prepared, ran
 from gradviz.replay.changed_pass_text import few_names, placed_call, table
-from gradviz.replay.micro_batches import split
+from gradviz.replay.micro_batches import axes_of, batch_of, given, prepared, ran, split
 from gradviz.replay.outcome import Edits, Runner
 from gradviz.replay.plan import DATA, LEAF, Call, Input, Plan, ReplayError, plan_of
 from gradviz.replay.samples import REDUCTIONS, constants_of, loss_of

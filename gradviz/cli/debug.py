@@ -14,8 +14,8 @@ from gradviz.cli.export_moment import export_moment
 from gradviz.cli.running import SETTINGS, Program, prepared, runs_a_script, target_of, tell, trace_for
 from gradviz.diagnose.rule_settings import Settings as CheckSettings
 from gradviz.diagnose.settings_file import settings_at
-from gradviz.live.bad_values import BAD
 from gradviz.live.debugger import AtTerminal, Commands, Debugger, Reader, ctrl_c_pauses
+from gradviz.live.present import BAD
 from gradviz.sources.script import Outcome
 from gradviz.step.breakpoints import breakpoint_of
 from gradviz.step.plain import commands

@@ -27,8 +27,7 @@ from rich.console import Console
 from gradviz.errors import GradvizError, text_of
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.events.listener import Listener, State, Where
-from gradviz.live.bad_values import BAD, FirstBad
-from gradviz.live.present import Present
+from gradviz.live.present import BAD, FirstBad, Present
 from gradviz.query.differences import Forward
 from gradviz.query.predicate import Predicate
 from gradviz.query.predicate_columns import EVERYWHERE, where

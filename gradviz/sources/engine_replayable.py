@@ -1,29 +1,39 @@
-"""`--values inputs` on gradviz's engine: records the calls that a replay can make again, and the elements of the
-tensors that enter them. It records the same as torch_recorder/replayable.py. From `begin` to `end`, functions of the
-engine are replaced by functions that call them."""
+"""The engine of gradviz, whose calls and ops can run again: for `--values inputs`, for a comparison with finite
+differences, and for a debugger. It records the same as torch_recorder/replayable.py. From `begin` to `end`, functions
+of the engine are replaced by functions that call them."""
 
 import functools
+import gc
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
+
+import numpy as np
 
 import gradviz.engine as engine
 from gradviz.engine.basics.devices import device
 from gradviz.engine.basics.dtypes import dtype
 from gradviz.engine.basics.keywords import without_pytorchs_names
 from gradviz.engine.basics.memory_format import memory_format
-from gradviz.engine.core.state import is_grad_enabled, state
-from gradviz.engine.core.tensor import Tensor, base_of, flags_of, number_of
+from gradviz.engine.core.function import Function
+from gradviz.engine.core.function_node import FunctionNode
+from gradviz.engine.core.node import Node
+from gradviz.engine.core.op import Op
+from gradviz.engine.core.state import is_grad_enabled, no_grad, state, unheard
+from gradviz.engine.core.tensor import Tensor, base_of, flags_of, new_tensor, node_of, number_of
 from gradviz.engine.core.values import Size
 from gradviz.engine.nn.parameter import Parameter
-from gradviz.events.kinds import LEAF
+from gradviz.engine.rng.generator import default_generator
+from gradviz.engine.table.kernels.normalization import moments
+from gradviz.events.kinds import LEAF, OpRan
 from gradviz.events.listener import Listener, State, Where
 from gradviz.query.replayable_functions import DIFFERENTIATES, base_name, context_of, functions_of
 from gradviz.sources.call_arguments import Library, NotExpressed, tensors_returned, typed_call
+from gradviz.sources.functions import Call, Functions
 from gradviz.sources.held_values import CallBegun, HeldValues
 from gradviz.tracefile.recorder import InputsRecorder
 
@@ -194,3 +204,171 @@ def _of(own: dict[Any, Any], function: Any) -> Any:
         return own.get(function)
     except TypeError:  # it cannot be hashed
         return None
+
+
+_apply: Callable[..., Any] = Function.__dict__["apply"].__func__
+
+
+class EngineFunctions:
+    """gradviz's engine as an `Engine` of `gradviz.sources.functions`."""
+
+    tensor = Tensor
+
+    def array(self, tensor: Tensor) -> np.ndarray:
+        """A copy of the elements."""
+        array = np.array(tensor.array)
+        return array.astype(np.float32) if array.dtype.kind == "f" and array.dtype.itemsize < 4 else array
+
+    def itemsize(self, tensor: Tensor) -> int:
+        return tensor.array.dtype.itemsize if tensor.array.dtype.kind == "f" else 0
+
+    def form(self, tensor: Tensor) -> Any:
+        return tensor.array.shape, tensor.array.dtype
+
+    def tensor_of(self, array: np.ndarray, like: Any, in_double: bool) -> Tensor:
+        dtype = np.dtype(np.float64) if in_double and like[1].kind == "f" else like[1]
+        return new_tensor(np.array(array, dtype))
+
+    def is_on(self) -> bool:
+        return is_grad_enabled() and state.listener is not None and not state.dual_level
+
+    def refusal(self) -> str:
+        """An empty text: functions can always run again on this engine."""
+        return ""
+
+    def random_state(self) -> Any:
+        return default_generator.get_state()
+
+    def set_random_state(self, state: Any) -> None:
+        default_generator.set_state(state)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        with unheard(), no_grad():
+            yield
+
+    def apply(self, function: Any, arguments: Sequence[Any]) -> Any:
+        return _apply(function, *arguments)
+
+
+def compare() -> Callable[[], None]:
+    """Compare the Functions that run from now on. Returns the function that ends the comparison."""
+    functions = Functions(EngineFunctions(), lambda: None if state.listener is None else state.listener.compared)
+
+    @functools.wraps(_apply)
+    def run(cls: Any, *args: Any) -> Any:
+        call = functions.kept(cls, args)
+        result = _apply(cls, *args)
+        if call is not None:
+            call.made(result)
+            _follow(functions, call, result)
+        return result
+
+    Function.apply = classmethod(run)  # type: ignore[assignment]
+
+    def end() -> None:
+        Function.apply = classmethod(_apply)  # type: ignore[assignment]
+
+    return end
+
+
+def _follow(functions: Functions, call: Call, result: Any) -> None:
+    """Make the node of a call report when its backward has run."""
+    nodes = (node_of(one) for one in (result if isinstance(result, tuple) else (result,)) if isinstance(one, Tensor))
+    node: Any = next((node for node in nodes if isinstance(node, FunctionNode)), None)
+    if node is None:
+        return
+    known = weakref.ref(node)  # no cycle: the node goes with its graph
+
+    def watched(gradients: tuple[Any, ...]) -> tuple[Tensor | None, ...]:
+        node: Any = known()
+        produced = type(node).vjp_recorded(node, gradients)
+        running = state.modes.running
+        functions.ran_backward(call, node.number, 0 if running is None else running.number, gradients, produced)
+        return produced
+
+    node.vjp_recorded = watched
+
+
+Forward = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
+
+
+def forward_of(op: OpRan, number: int, alone: bool) -> Forward:
+    """The op that made node `number`, as a function of its tensor inputs. `alone` means that the op made no other
+    node. Raises LookupError, with the reason, if it cannot run again."""
+    objects = (one for generation in range(3) for one in gc.get_objects(generation))  # a graph is seldom old
+    node: Any = next((one for one in objects if isinstance(one, Node) and one.number == number), None)
+    if node is None:
+        raise LookupError("this node cannot be checked: it is gone, the script has dropped its graph")
+    order = list(dict.fromkeys(tensor for tensor in op.inputs if tensor))
+
+    def arguments(arrays: Sequence[np.ndarray], constants: Sequence[Any]) -> list[Any]:
+        by_number = dict(zip(order, arrays, strict=True))
+        given = zip(op.inputs, constants, strict=True)
+        return [by_number[tensor] if tensor else constant for tensor, constant in given]
+
+    if isinstance(node, FunctionNode):
+        return _of_function(node, arguments)
+    operands = len(op.inputs) - len(getattr(node, "read", ()))  # what the op reads beside them is among its arguments
+    if not alone or not hasattr(node, "op") or (len(node.op.inputs) != operands and not node.op.variadic):
+        raise LookupError(f"this node cannot be checked: {op.op} made it as one of several steps")
+    constants = _constants(node, op)
+    args = getattr(node, "args", ())
+    if args is None or any(constant is None and not t for t, constant in zip(op.inputs, constants, strict=True)):
+        raise LookupError("this node cannot be checked: an argument of its op was not kept")
+
+    def forward(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        inputs = arguments(arrays, constants)[:operands]
+        others = _of_these(node.op, inputs, args)
+        result = node.op.forward(inputs, *others) if node.op.variadic else node.op.forward(*inputs, *others)
+        return [np.asarray(part) for part in (result if node.op.outputs > 1 else [result])]
+
+    return forward
+
+
+def _of_these(op: Op, inputs: Sequence[Any], args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of an op for other inputs: a normalization gets the mean and variance of the new inputs."""
+    if not {"view", "axes", "eps", "stats"} <= set(op.args):
+        return args
+    known = dict(zip(op.args, args, strict=True))
+    known["stats"] = moments(inputs[0].reshape(known["view"]), known["axes"], known["eps"])
+    return tuple(known.values())
+
+
+def _constants(node: Any, op: OpRan) -> list[Any]:
+    """The inputs that are numbers, None for tensors: from the node's saved values, otherwise from the event's text."""
+    saved = [getattr(node, slot, None) for slot in ("x", "y")]
+    constants: list[Any] = []
+    for place, tensor in enumerate(op.inputs):
+        kept = saved[place] if place < len(saved) else None
+        if tensor:
+            constants.append(None)
+        elif isinstance(kept, Tensor):
+            constants.append(kept.array.astype(np.float64))
+        else:
+            constants.append(_number(op.args))
+    return constants
+
+
+def _number(text: str) -> np.ndarray | None:
+    try:
+        return np.array(float(text))
+    except ValueError:
+        return None
+
+
+def _of_function(node: FunctionNode, arguments: Callable[..., list[Any]]) -> Forward:
+    """The forward of a custom Function."""
+
+    def forward(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        state = default_generator.get_state()
+        tensors = [new_tensor(np.array(array)) for array in arrays]
+        try:
+            with no_grad():
+                result = node.function.apply(*arguments(tensors, node.plain_arguments))
+        finally:
+            default_generator.set_state(state)
+        listed = result if isinstance(result, tuple) else (result,)
+        return [output.array for output in listed if isinstance(output, Tensor)]
+
+    return forward

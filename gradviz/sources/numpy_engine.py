@@ -62,7 +62,7 @@ class Attachment:
         self.previous = listen(self.listener)
         self.began = True
         if self.check_functions:
-            from gradviz.sources.engine_functions import compare
+            from gradviz.sources.engine_replayable import compare
 
             self.end_comparing = compare()
         if self.inputs is not None:

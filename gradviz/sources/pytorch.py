@@ -144,7 +144,7 @@ class Attachment:
 
         recorder = TorchRecorder(self.listener, self.failed, **self.settings)
         if self.keeps_calls:
-            from gradviz.sources.torch_recorder.rerun_call import Calls
+            from gradviz.sources.torch_recorder.replayable import Calls
 
             self.calls = recorder.keep_calls(Calls(recorder.source.identity))
         if self.replayed is not None:

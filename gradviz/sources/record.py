@@ -285,7 +285,7 @@ class record:
         means that the op made no other node. Raises LookupError, with the reason, if the op cannot run again."""
         if self.attachment is not None and self.attachment.recorder is not None:
             return self.attachment.forward_of(op)
-        from gradviz.sources.rerun_op import forward_of
+        from gradviz.sources.engine_replayable import forward_of
 
         return forward_of(op, node, alone)
 

@@ -14,8 +14,8 @@ import pytest
 import gradviz.engine as torch
 from gradviz.engine.table.derivatives import TABLE
 from gradviz.events.kinds import Kind, OpRan
+from gradviz.sources.engine_replayable import forward_of
 from gradviz.sources.record import record
-from gradviz.sources.rerun_op import forward_of
 from gradviz.step import CommandError
 from gradviz.step.state import Session
 from gradviz.step.verbs import obey

@@ -36,7 +36,7 @@ from gradviz.sources.torch_recorder.module_scopes import Scopes
 from gradviz.sources.torch_recorder.optimizers import Training
 from gradviz.sources.torch_recorder.pass_numbers import PassNumbers
 from gradviz.sources.torch_recorder.program_lines import Places
-from gradviz.sources.torch_recorder.rerun_call import Calls
+from gradviz.sources.torch_recorder.replayable import Calls
 from gradviz.sources.torch_recorder.resting import Resting
 from gradviz.sources.torch_recorder.shared import Source, safely, users_frame
 from gradviz.sources.torch_recorder.watching import Replaced, Watching

@@ -61,7 +61,10 @@ class _Writer:
         self.dot.attr(label=quoted([*self.scene.caption, " "], end="\\l"))
         self.dot.attr("node", **style.NODE)
         self.dot.attr("edge", **style.EDGE)
-        for scope, members in self._scopes().items():
+        scopes: dict[str, list[Thing]] = {"": []}
+        for thing in self.scene.things.values():
+            scopes.setdefault(thing.scope, []).append(thing)
+        for scope, members in scopes.items():
             if scope:
                 self._add_cluster(self.dot, scope, scope.partition("/")[0], members)
             else:
@@ -102,12 +105,6 @@ class _Writer:
         yield from zip(alone, alone[_COLUMNS:], strict=False)
 
     # --- things, scope by scope
-
-    def _scopes(self) -> dict[str, list[Thing]]:
-        scopes: dict[str, list[Thing]] = {"": []}
-        for thing in self.scene.things.values():
-            scopes.setdefault(thing.scope, []).append(thing)
-        return scopes
 
     def _add_cluster(self, outer: Any, scope: str, path: str, members: list[Thing]) -> None:
         """Add things inside the nested clusters of their scope. DOT joins clusters of the same name."""

@@ -350,16 +350,12 @@ class Running:
     def ended(self) -> None:
         """After the script's own code has ended: print the exception that left it, as the interpreter would."""
         if self.error is not None:
-            self._report()
+            if self.companion is not None and not isinstance(self.error, SystemExit) and not self.is_copy:
+                self.companion.failed(self.error)
+            self.error = report(self.error)
         if self.target.imported is None:  # as the interpreter does
             for name in ("__file__", "__cached__"):
                 self.main.__dict__.pop(name, None)
-
-    def _report(self) -> None:
-        assert self.error is not None
-        if self.companion is not None and not isinstance(self.error, SystemExit) and not self.is_copy:
-            self.companion.failed(self.error)
-        self.error = report(self.error)
 
     def wait(self, ends_the_process: bool, waits: bool = True) -> None:
         """Wait for the script's threads. If the process ends with the script, also do all that the interpreter does

@@ -238,7 +238,8 @@ def _help(session: Session, argument: str) -> None:
         keys = session.say("  keys: {keys}", keys=verb.keys or "–")
         session.page = [f"{verb.usage}: {session.say(verb.help)}", keys]
         if verb.name == "break":
-            session.page += break_help()
+            flags = [name for name, field in FIELDS.items() if field.type == FLAG]
+            session.page += [f"  break {form} ..." for form in FORMS] + [f"  break {name}" for name in flags]
 
 
 def _back(run: Callable[[Session, str, bool], None]) -> Callable[[Session, str], None]:
@@ -464,9 +465,3 @@ def fields_help(say: Callable[[str], str]) -> list[str]:
         lines.append(f"  {say(title)}")
         lines += [f"    {name:<10} {say(field.doc)}" for name, field in FIELDS.items() if field.type == type_]
     return lines
-
-
-def break_help() -> list[str]:
-    """The forms that `break` takes."""
-    flags = [name for name, field in FIELDS.items() if field.type == FLAG]
-    return [f"  break {form} ..." for form in FORMS] + [f"  break {name}" for name in flags]

@@ -16,9 +16,9 @@ from gradviz.events.event_layout import COLUMNS, LAYOUTS, ROW, LayoutError
 from gradviz.events.field_types import ELEMENTS, Edge, Rule, Saved
 from gradviz.events.kinds import EVENTS, Event, Kind
 from gradviz.events.listener import Listener, State
-from gradviz.events.table import markdown
 from gradviz.tracefile import Recorder, open_trace
 from gradviz.tracefile.database import TABLES
+from tests.events.event_table import markdown
 
 DOCUMENTATION = Path(__file__).parents[2] / "docs/trace-format.md"
 

@@ -1,4 +1,4 @@
-"""The table of events for people, as in docs/trace-format.md. `python -m gradviz.events.table` prints it."""
+"""The table of events for people, as in docs/trace-format.md. `python -m tests.events.event_table` prints it."""
 
 from collections.abc import Iterator
 

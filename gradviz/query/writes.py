@@ -206,15 +206,6 @@ class Writes:
         return distinct(self.leaves[self.events > started])
 
     @cached_property
-    def trained(self) -> np.ndarray:
-        """The leaves that were changed after their initialisation by more than a load."""
-        started = np.array([self.started(leaf) for leaf in self.leaves.tolist()], np.int64)
-        late = self.events > started
-        events, leaves = self.events[late], self.leaves[late]
-        is_training = [self.author(event, leaf) is not Author.LOAD for event, leaf in zip(events, leaves, strict=True)]
-        return distinct(leaves[np.array(is_training, bool)])
-
-    @cached_property
     def of_optimizers(self) -> np.ndarray:
         """The events at which optimizers changed their parameters: the writes whose writer is the type of the step
         before them."""

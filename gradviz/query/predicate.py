@@ -20,7 +20,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from gradviz.errors import GradvizError, nearest
-from gradviz.query.predicate_columns import FIELDS, FLAG, NAMES, STATISTICS, TENSORS, TEXT, Column, type_of
+from gradviz.query.predicate_columns import FIELDS, FLAG, NAMES, STATISTICS, TENSORS, TEXT, TraceFields, type_of
 
 _COMPARE: dict[str, Callable[..., Any]] = {"==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
@@ -38,15 +38,6 @@ _DID_YOU_MEAN = "there is no field {field}: did you mean {names}?"
 
 class PredicateError(GradvizError):
     """A malformed predicate. The message is one line for the user."""
-
-
-class Columns(Protocol):
-    """The source of a predicate's fields: a whole trace."""
-
-    count: int
-
-    def column(self, field: str) -> Column:
-        """The values of the field with this name."""
 
 
 # the values of a field at one event; a text or flag that the event lacks is "" or False
@@ -76,7 +67,7 @@ class Predicate:
 class _Test(Protocol):
     """A predicate, or a part of one."""
 
-    def mask(self, columns: Columns) -> np.ndarray:
+    def mask(self, columns: TraceFields) -> np.ndarray:
         """A boolean array: whether it is true at each event."""
 
     def holds(self, values: Values) -> bool:
@@ -97,7 +88,7 @@ class _Compared(_Test):
     sign: str
     constant: float | str
 
-    def mask(self, columns: Columns) -> np.ndarray:
+    def mask(self, columns: TraceFields) -> np.ndarray:
         column = columns.column(self.field)
         if isinstance(self.constant, str):
             holds = np.array([_text_holds(str(value), self.sign, self.constant) for value in column.values], bool)
@@ -129,7 +120,7 @@ class _Compared(_Test):
 class _Flag(_Test):
     field: str
 
-    def mask(self, columns: Columns) -> np.ndarray:
+    def mask(self, columns: TraceFields) -> np.ndarray:
         return columns.column(self.field).values.astype(bool)
 
     def holds(self, values: Values) -> bool:
@@ -143,7 +134,7 @@ class _Flag(_Test):
 class _Not(_Test):
     part: _Test
 
-    def mask(self, columns: Columns) -> np.ndarray:
+    def mask(self, columns: TraceFields) -> np.ndarray:
         return ~self.part.mask(columns)
 
     def holds(self, values: Values) -> bool:
@@ -157,7 +148,7 @@ class _Not(_Test):
 class _Any(_Test):
     parts: tuple[_Test, ...]
 
-    def mask(self, columns: Columns) -> np.ndarray:
+    def mask(self, columns: TraceFields) -> np.ndarray:
         return np.logical_or.reduce([part.mask(columns) for part in self.parts])
 
     def holds(self, values: Values) -> bool:
@@ -175,7 +166,7 @@ class _Any(_Test):
 class _All(_Test):
     parts: tuple[_Test, ...]
 
-    def mask(self, columns: Columns) -> np.ndarray:
+    def mask(self, columns: TraceFields) -> np.ndarray:
         return np.logical_and.reduce([part.mask(columns) for part in self.parts])
 
     def holds(self, values: Values) -> bool:

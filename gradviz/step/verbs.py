@@ -1,7 +1,7 @@
 """The verbs of the stepper: one table for keys, commands and help. To add a verb, add a row."""
 
 from collections.abc import Callable, Collection
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -181,21 +181,11 @@ def _require_the_same(session: Session, op: OpRan, outputs: list[np.ndarray]) ->
             )
 
 
-class UnderWay(Protocol):
-    """A lesson under way."""
-
-    def ask(self, session: Session) -> None:
-        """Go to the open question."""
-
-    def answered(self, session: Session, text: str | None) -> None:
-        """Check an answer; None shows the right answer."""
-
-
-def _of(session: Session) -> UnderWay:
+def _lesson(session: Session) -> Any:
+    """The lesson under way, a `gradviz.learn.lesson.Exercise`. Raises CommandError if there is none."""
     if session.exercise is None:
         raise CommandError("there is no lesson here: gradviz learn lists the lessons")
-    lesson: UnderWay = session.exercise
-    return lesson
+    return session.exercise
 
 
 class Verb(NamedTuple):
@@ -313,9 +303,11 @@ GROUPS: dict[str, tuple[Verb, ...]] = {
         Verb("rank [RANK]", "R", "look into rank N; without N, at all ranks", group.rank, asked=True, of_group=True),
     ),
     LESSON: (
-        Verb("question", "Q", "to the question that is open", lambda one, _: _of(one).ask(one)),
-        Verb("answer TEXT", "A", "answer it: 0.6, [1, 2], None, yes", lambda one, text: _of(one).answered(one, text)),
-        Verb("show-answer", "Z", "show the answer", lambda one, _: _of(one).answered(one, None)),
+        Verb("question", "Q", "to the question that is open", lambda one, _: _lesson(one).ask(one)),
+        Verb(
+            "answer TEXT", "A", "answer it: 0.6, [1, 2], None, yes", lambda one, text: _lesson(one).answered(one, text)
+        ),
+        Verb("show-answer", "Z", "show the answer", lambda one, _: _lesson(one).answered(one, None)),
     ),
     "To understand": (
         Verb("why [TENSOR]", "y", "the chain rule here; why w.grad: how it came about", showing.why, near=True),

@@ -17,7 +17,7 @@ from gradviz.events.handles import READERS, AtOnce, Changed, Form, Later, Reader
 from gradviz.events.listener import NO_RULE, Listener, State
 from gradviz.events.values import LARGEST, SMALL, STATISTICS, packed_stats_of
 from gradviz.system.turns import new_turn
-from gradviz.tracefile.batch import Batch, Interned
+from gradviz.tracefile.batch import Batch, Interned, Renumbered
 from gradviz.tracefile.database import CHANGED, ELEMENTS, STATE, STATS
 from gradviz.tracefile.sites import Sites
 from gradviz.tracefile.writer import PAYLOAD_LIMIT
@@ -66,6 +66,7 @@ class Packing(Listener):
         self.last_ident = self.last_thread = 0
         self.last_op: dict[int, int] = {}  # the last OP event of each thread
         self.open_passes: dict[int, int] = {}  # the source's number of a pass -> this file's
+        self.all_passes = Renumbered()  # the same, with the passes that have ended
 
     @property
     def wants_changes(self) -> bool:  # type: ignore[override]
@@ -97,7 +98,7 @@ class Packing(Listener):
 
     def in_pass(self, number: int) -> int:
         """This file's number of a pass, which counts from 1; 0 for none."""
-        return self.open_passes.get(number, 0)
+        return self.open_passes.get(number) or self.all_passes.of(number)
 
     def earlier(self, event: int | None) -> int:
         """The number of events from an earlier event to this one; for −1, from the thread's last op. 0 for none."""

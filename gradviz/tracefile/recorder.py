@@ -25,7 +25,7 @@ from gradviz.events.handles import READERS, reader_of
 from gradviz.events.kinds import DETAILS, Kind
 from gradviz.events.listener import Entered, LeafHistogram, Listener, Made, State, Where
 from gradviz.events.values import GRADIENT, INPUTS, LARGEST, LAST, SMALL
-from gradviz.tracefile.batch import Batch, Renumbered
+from gradviz.tracefile.batch import Batch
 from gradviz.tracefile.chosen import JUMP, LEAK, AutoPasses, Budget, Passes
 from gradviz.tracefile.database import SKIPPED, STATE
 from gradviz.tracefile.frequent import Frequent
@@ -65,7 +65,6 @@ class Recorder(Frequent):
         self.is_tail = False  # whether `detailed` holds only up to the forward of the next pass
         self.at_end_of_pass: Callable[[], None] | None = None  # called when no pass is under way any more
         self.look_until = self.looked_until = 0  # the last pass that is to be looked at, and that was
-        self.all_passes = Renumbered()  # the passes that have begun, with those that have ended
         self.printed = PrintedLines()
         self.histograms: deque[tuple[int, LeafHistogram]] = deque()  # not yet written, each with its pass
         self._preparations = {
@@ -204,9 +203,6 @@ class Recorder(Frequent):
     def sums(self) -> bool:  # type: ignore[override]
         """Whether a few numbers of each pass are kept."""
         return self.passes is not None
-
-    def in_pass(self, number: int) -> int:
-        return self.open_passes.get(number) or self.all_passes.of(number)
 
     def summed(self, in_pass: int, loss: float | None, norm: float, largest: float, tensor: int, why: str = "") -> None:
         if self.auto is not None:

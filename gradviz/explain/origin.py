@@ -214,13 +214,11 @@ def reason_text(reason: by_norms.Reason) -> Group:
     )
     parts: list[RenderableType] = [head, Text()]
     for position, contribution in enumerate(reason.contributions, 1):
-        parts += [*_contribution_text(contribution, position, reason), Text()]
+        parts += [*_contribution_text(contribution, position), Text()]
     return Group(*parts, *_sum(reason))
 
 
-def _contribution_text(
-    contribution: by_norms.Contribution, position: int, reason: by_norms.Reason
-) -> Iterator[RenderableType]:
+def _contribution_text(contribution: by_norms.Contribution, position: int) -> Iterator[RenderableType]:
     share = "" if np.isnan(contribution.share) else f"{by_norms.percent(contribution.share)}  "
     about = "" if contribution.exact else f"{by_norms.ABOUT} "
     yield Text.assemble(f"{position}. ", (f"{about}{share}", "bold"), by_norms.value_text(contribution.value))

@@ -60,7 +60,7 @@ class Scene:
 def scene_of(graph: Graph) -> Scene:
     """The scene of a graph."""
     edges, references = shortened(graph)
-    marks = _Marks(graph, edges)
+    marks = _Marks(graph)
     scene = Scene(caption(graph), _types(graph))
     places = frames(graph)
     detail = _detail(graph)
@@ -80,7 +80,7 @@ def scene_of(graph: Graph) -> Scene:
     for number, edge in enumerate(edges):
         if edge.kind != VIEW or edge.target not in made_by_ops:  # otherwise its op shows the connection
             classes = [*style.edge_classes(edge), *scale.classes(edge)]
-            if edge.kind == DATA and edge.target in marks.views:
+            if edge.kind == DATA and edge.target in marks.nodes["view"]:
                 classes.append("aliases")
             link = Link(f"e{number}", edge.source, edge.target, classes, _label(edge), _edge_tooltip(edge))
             link.backward = edge.kind == GRAD
@@ -164,31 +164,24 @@ def about(graph: Graph) -> list[str]:
 class _Marks:
     """Marks of nodes that depend on the edges."""
 
-    def __init__(self, graph: Graph, edges: list[Edge]) -> None:
+    def __init__(self, graph: Graph) -> None:
         nodes = graph.nodes
         ops = {name for name, node in nodes.items() if node.kind == OP or node.op == PLACE}
-        self.cut = {edge.target for edge in graph.edges if edge.due and edge.target in ops}
-        self.views = {name for name, node in nodes.items() if node.base and node.kind not in (OP, GRAD_FN)}
+        cut = {edge.target for edge in graph.edges if edge.due and edge.target in ops}
+        views = {name for name, node in nodes.items() if node.base and node.kind not in (OP, GRAD_FN)}
         reads = {(edge.source, edge.target): edge.count for edge in graph.edges if edge.kind == DATA}
         self.uses: Counter[str] = Counter()
         for (source, _), count in reads.items():
             self.uses[source] += count
-        self.shared = {
+        shared = {
             name for name, count in self.uses.items() if count > 1 and nodes[name].is_leaf and nodes[name].requires_grad
         }
-        self.in_place = {e.source for e in graph.edges if e.kind == DATA and nodes[e.target].version} & ops
-        self.unreached = _unreached(graph)
+        in_place = {e.source for e in graph.edges if e.kind == DATA and nodes[e.target].version} & ops
+        self.nodes = {"view": views, "shared": shared, "in-place": in_place, "cut": cut, "unreached": _unreached(graph)}
 
     def of(self, node: Node) -> list[str]:
         """The marks of a node, as classes."""
-        sets = {
-            "view": self.views,
-            "shared": self.shared,
-            "in-place": self.in_place,
-            "cut": self.cut,
-            "unreached": self.unreached,
-        }
-        return [name for name, members in sets.items() if node.id in members]
+        return [name for name, members in self.nodes.items() if node.id in members]
 
 
 def _unreached(graph: Graph) -> set[str]:

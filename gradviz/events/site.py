@@ -13,6 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from inspect import CO_VARARGS, CO_VARKEYWORDS
 from typing import NamedTuple
 
 UNKNOWN_COLUMN = -1
@@ -63,6 +64,34 @@ def place_of(code: types.CodeType, lasti: int) -> Place:
         part=stack.part,
         unpacks=stack.unpacks and decoded.ops[decoded.index_at(lasti)].name.startswith("CALL"),
     )
+
+
+_STORING = ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF")
+
+
+def giver_of(value: object, frames: Iterable[types.FrameType]) -> Place | None:
+    """The expression that gave a value, if a variable in one of these frames proves it: it still has the value, and
+    nothing else is ever assigned to it."""
+    for frame in frames:
+        code = frame.f_code
+        stars = bool(code.co_flags & CO_VARARGS) + bool(code.co_flags & CO_VARKEYWORDS)
+        arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + stars]
+        for name in [name for name, held in [*frame.f_locals.items()] if held is value]:
+            stores = _stores(code, name, _STORING)
+            if len(stores) == 1 and name not in arguments:
+                return place_of(code, stores[0])
+    return None
+
+
+def _stores(code: types.CodeType, name: str, storing: tuple[str, ...]) -> list[int]:
+    """The instructions before those that assign to a variable, also in functions inside."""
+    before, found = 0, []
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in storing and instruction.argval == name:
+            found.append(before)
+        before = instruction.offset
+    inner = [one for one in code.co_consts if isinstance(one, types.CodeType)]
+    return found + [offset for one in inner for offset in _stores(one, name, _STORING[2:])]
 
 
 def _character_column(file: str, line: int, utf8_column: int | None, shift: int) -> int:

@@ -175,7 +175,9 @@ class _Bad:
         that it was reshaped from."""
         row = self.states.valued(tensor, at)
         form = self.states.form(row) if row >= 0 else None
-        if form is None or 0 in form.shape or not form.dtype.startswith(_OF_NUMBERS_WITH_NAN):
+        if form is None:
+            return isinstance(self.case.query.tensors.made(tensor), OpRan)  # of which the graph alone is known
+        if 0 in form.shape or not form.dtype.startswith(_OF_NUMBERS_WITH_NAN):
             return False
         if not np.isnan(self.states.stats[row, Stat.NAN]):
             return False
@@ -253,8 +255,8 @@ def _up_from(case: Case, bad: _Bad, root: int, end: int, number: int) -> Origin:
         read = filter(None, tensors.reads(event))
         if any(bad.is_not_recorded(state.tensor, event - 1) for state in read):
             source = Source.NOT_RECORDED
-        elif 0 in op.inputs and as_recorded(case, op, 0)[0]:  # of which the graph alone tells nothing
-            is_certain = is_nan and op.op in SUMS
+        elif 0 in op.inputs and (not op.site or as_recorded(case, op, 0)[0]):  # of which the graph alone tells nothing
+            is_certain = is_nan and op.op in SUMS and op.site
             source, wrong = (Source.UNWATCHED, 0) if is_certain else (Source.NOT_RECORDED, wrong)
     elif bad.is_unwatched(state):
         source = Source.UNWATCHED
@@ -305,14 +307,17 @@ def _carrier(case: Case, bad: _Bad, op: OpRan) -> State | None:
 
 
 def _is_meant(case: Case, tensor: int, at: int) -> bool:
-    """Whether the infinities of a tensor are meant: they stand in the program, or are data or the log of a mask."""
-    has_graph = case.query.tensors.requires_grad(tensor, at)
+    """Whether the infinities of a tensor are meant: they stand in the program, or are data or the log of a mask. Data
+    that came to be unwatched has none that are meant where it had none when it was watched last."""
+    has_graph, bad = case.query.tensors.requires_grad(tensor, at), _Bad(case)
     maker = case.query.tensors.made(tensor)
+    if isinstance(maker, TensorMade) and maker.how == UNWATCHED:
+        usual, made = as_recorded(case, case.query.tensors.op(_taker(case, tensor)), tensor)
+        return not has_graph and (not usual or bad.is_bad(usual, made))
     if not isinstance(maker, OpRan):
         return not has_graph
     if "inf" in maker.args or (not has_graph and maker.op in LOGARITHMS):
         return True
-    bad = _Bad(case)
     carrying = [t for t in maker.inputs if t and bad.is_bad(t, maker.index - 1)]
     return bool(carrying) and all(_is_meant(case, t, maker.index - 1) for t in carrying if t < tensor)
 

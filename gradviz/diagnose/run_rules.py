@@ -136,7 +136,9 @@ def _finding(case: Case, rule: Rule, found: Found, patches: _Patches) -> Finding
 def _site(case: Case, found: Found) -> Site | None:
     if isinstance(found.site, Site):
         return found.site
-    first = next((site for event in found.events if (site := case.site(event))), 0)
+    backward_pass = case.query.passes.by_number.get(found.number or 0)  # of a graph that was like no other
+    of_pass = 0 if backward_pass is None else backward_pass.site
+    first = next((site for event in found.events if (site := case.site(event))), of_pass)
     return case.query.places.site(found.site or first)
 
 

@@ -3,8 +3,10 @@ passes."""
 
 from __future__ import annotations
 
+import contextlib
 import runpy
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,3 +91,52 @@ def test_the_first_finding_is_that_of_all_passes(tmp_path: Path, name: str) -> N
     auto, complete = found
     assert (auto.rule, auto.line) == (complete.rule, complete.line)
     assert "# guilty" in script.read_text().splitlines()[(auto.line or 0) - 1]
+
+
+ON_OUR_ENGINE = {
+    name: PROGRAMS[name] for name in ("bad row", "root of 0", "overflow", "dead unit", "leak", "sum of losses", "cut")
+}
+ON_OUR_ENGINE["bad data"] = """
+    x = (rows + 5) / (rows.std() * (0 if step == 64 else 1))  # guilty
+    loss = net(x).square().mean()
+"""
+ON_OUR_ENGINE["write in place"] = """
+    h = torch.tanh(first(rows))
+    out = second(h)
+    if step == 64:
+        h.mul_(2)  # guilty
+    loss = out.square().mean()
+"""
+
+
+def traced_on_our_engine(folder: Path, body: str, rate: str, passes: str) -> list[Any]:
+    """The findings of a program on gradviz's engine, with the lines that they name."""
+    beginning = BEGINNING.replace("LR", rate).replace("torch\n", "gradviz.engine as torch\n", 1)
+    lines = [line for line in beginning.splitlines() if "scaler" not in line]
+    program = "\n".join(lines).replace("from torch", "from gradviz.engine") + body
+    script, trace = folder / "program.py", folder / "run.gradviz"
+    script.write_text(program + "    optimizer.zero_grad()\n    loss.backward()\n    optimizer.step()\n")
+    with contextlib.suppress(RuntimeError), gradviz.record(trace, passes=passes):
+        runpy.run_path(str(script))
+    named = script.read_text().splitlines()
+    return [(one.rule, one.message, named[(one.line or 1) - 1].strip()) for one in gradviz.check(trace).findings]
+
+
+@pytest.mark.parametrize("name", ON_OUR_ENGINE)
+def test_the_first_finding_is_that_of_all_passes_on_our_engine(tmp_path: Path, name: str) -> None:
+    rate = "0.05" if "dead" in name else "0.001"
+    auto, complete = (
+        traced_on_our_engine(tmp_path, ON_OUR_ENGINE[name], rate, passes)[0] for passes in ("auto", "all")
+    )
+    assert (auto[0], auto[2]) == (complete[0], complete[2])
+    assert auto[2].endswith("# guilty")
+
+
+def test_of_a_graph_that_no_recorded_pass_had_the_pass_is_named(tmp_path: Path) -> None:
+    body = """
+    h = first(rows)
+    loss = second(torch.tanh(h)).square().mean() + (torch.sqrt(h - h).mean() if step == 64 else 0)
+"""
+    ((rule, message, line),) = traced_on_our_engine(tmp_path, body, "0.001", "auto")
+    assert (rule, line) == ("singular-derivative", "loss.backward()")
+    assert "the gradient of sqrt" in message

@@ -114,10 +114,8 @@ def test_a_nan_in_a_pass_without_details_is_found(tmp_path: Path, engine: str) -
     if engine == "torch":
         pytest.importorskip("torch")
     said = checked(tmp_path, engine, "auto", 1520, 1500)
-    if engine == "torch":  # the loss is seen as the pass begins, with its graph
-        assert "NaN is seen first in the result of sqrt, and not all values of pass 1500 were recorded" in said
-    else:
-        assert "NaN is seen first in the loss, and pass 1500 was not recorded in detail" in said
+    # the loss is seen as the pass begins, with its graph
+    assert "NaN is seen first in the result of sqrt, and not all values of pass 1500 were recorded" in said
     assert "gradviz trace --passes 1500" in said
     assert "lr-too-large" not in said  # the steps that wrote it into w are not at fault
 
@@ -137,7 +135,7 @@ def test_what_a_nan_is_followed_by_is_recorded_in_detail(
             loss.backward(None if is_of_loss else engine.tensor(factor))
             if step == written_behind and recording.recorder is not None:
                 recording.recorder.flush()  # as the writer does ten times a second
-    behind = [16, 17, 18] if is_of_loss else []  # the loss is seen at once, a gradient where passes are in detail
+    behind = [15, 16, 17, 18] if is_of_loss else []  # the loss is seen at once, a gradient where passes are in detail
     with open_trace(tmp_path / "run.gradviz") as trace:
         assert [one.number for one in trace.passes if one.recorded] == [*range(1, 11), *behind, 20, 30]
 
@@ -283,5 +281,4 @@ def test_large_gradients_of_passes_that_are_left_out_are_kept_ever_fewer(tmp_pat
         message = check(trace).findings[0].message
     assert set(range(11, 65)) <= set(read)
     assert [one for one in read if 901 < one < 925] == ([*range(902, 925)] if size == 16 else [904, 912, 920])
-    missing = "pass 1030 was" if size == 16 else "passes 1025-1030 were"
-    assert f"and {missing} not recorded in detail" in message
+    assert message.startswith("an infinity is seen first in the result of mul, and not all values of pass 1030 were")

@@ -67,7 +67,7 @@ def nonfinite_forward(case: Case) -> Iterator[Found]:
         told = f"{case.query.tensors.writer(origin.event)} writes {bad} into {name}"
         cure = "write finite values only: torch.isfinite(x).all() on what is written"
     else:
-        told, cure = f"{bad} first appears in {name}: {_inputs(case, origin)}", _cure(case, origin)
+        told, cure = f"{bad} first appears in {_seen_in(case, origin)}: {_inputs(case, origin)}", _cure(case, origin)
     yield Found(
         f"{told}; {_harm(case, origin)}",
         cure,

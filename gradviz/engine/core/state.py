@@ -83,6 +83,7 @@ class State:
         "reasons",
         "renumbered",
         "special",
+        "unheard",
         "watched",
     )
 
@@ -97,6 +98,7 @@ class State:
         self.name_the_rest: Callable[[Any], None] | None = None  # names them; modules, which can, register it
         self.living = LivingGraphs()  # of the passes that the listener hears of
         self.counted = Counted()
+        self.unheard: Any = None  # UnheardGraphs, once the listener has heard of a pass
         self.only_listener: Listener | None = None  # the listener, if nothing else is special
         self.first_number = 1  # the listener has not heard of tensors with a lower number
         self.renumbered: list[tuple[Any, int | None]] | None = None  # inside `heard_by`: what they had before
@@ -133,7 +135,7 @@ def listen(listener: Listener | None) -> Listener | None:
     state.first_number = next_tensor_number()
     state.listener = listener
     state.living, state.nameless = LivingGraphs(), WeakValueDictionary()
-    state.counted = Counted()
+    state.counted, state.unheard = Counted(), None
     note_special("listener", listener is not None)
     return previous
 
@@ -155,7 +157,10 @@ def unheard() -> Iterator[None]:
 def heard_by(listener: Listener) -> Iterator[None]:
     """Tell `listener` of what happens inside, and nobody else. Afterwards all is as if nothing had been: tensors that
     got a number inside have the one that they had before."""
-    before = state.listener, state.first_number, state.living, state.nameless, state.renumbered, state.counted
+    before = (
+        state.listener, state.first_number, state.living, state.nameless, state.renumbered, state.counted,
+        state.unheard,
+    )  # fmt: skip
     listen(listener)
     numbered = state.renumbered = []
     try:
@@ -163,7 +168,10 @@ def heard_by(listener: Listener) -> Iterator[None]:
     finally:
         for tensor, number in reversed(numbered):
             _give_back(tensor, number)
-        state.listener, state.first_number, state.living, state.nameless, state.renumbered, state.counted = before
+        (
+            state.listener, state.first_number, state.living, state.nameless, state.renumbered, state.counted,
+            state.unheard,
+        ) = before  # fmt: skip
         note_special("listener", state.listener is not None)
 
 

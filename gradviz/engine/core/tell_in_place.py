@@ -10,7 +10,7 @@ from typing import Any
 
 from gradviz.engine.core.forward_mode import tangent_of
 from gradviz.engine.core.node import Node, edge_node, edge_numbers
-from gradviz.engine.core.state import note_special, state
+from gradviz.engine.core.state import hears, note_special, state
 from gradviz.engine.core.tell import Told, constants_text, heard_of, note_dependence, tell, tell_node, tell_tangent
 from gradviz.engine.core.tensor import Tensor, number_of, state_of
 from gradviz.engine.core.views import views_of
@@ -96,6 +96,8 @@ class InPlace:
         in_pass = 0 if running is None else running.number
         main = held[at] if at >= 0 else self._without_op()
         x = state_of(self.x)
+        if state.unheard is not None and not hears(listener):
+            state.unheard.wrote(listener, self.x, self.name, frame)
         note_dependence(self.inputs, (self.x,))
         listener.op(
             frame, self.name, main.args, main.rule, in_pass, state.modes.grad_enabled, main.inputs,

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from heapq import heappop, heappush, heappushpop
+from math import nan
 from time import time  # bound now: a program may replace it
 from typing import Any
 
@@ -31,6 +33,7 @@ from gradviz.engine.core.state import (
     state,
 )
 from gradviz.engine.core.tensor import Tensor, announce, gradient_edge, number_of, state_of, tensor_rare
+from gradviz.engine.core.unheard import UnheardGraphs
 from gradviz.events.field_types import Root
 
 
@@ -71,6 +74,7 @@ class WatchedPass:
         """Run the pass. Returns the gradients of the wanted tensors; None for a tensor without a gradient."""
         listener = self.listener
         if listener is not None:
+            self._wake(listener)
             self._tell_beginning()
         mode = is_grad_enabled()
         note_special(f"pass {self.number}", True)  # so that ops tell which pass they run in
@@ -80,6 +84,8 @@ class WatchedPass:
                 self._flow()
         except Exception as error:
             if listener is not None:
+                if state.unheard is not None and not hears(listener) and state.unheard.failed(listener):
+                    self._tell_unheard(listener)
                 listener.error(error.__traceback__, type(error).__name__, str(error), self.current, self.number)
             raise
         finally:
@@ -87,6 +93,7 @@ class WatchedPass:
             set_grad_mode(mode)  # Ctrl-C can prevent `with` from restoring it
             note_special(f"pass {self.number}", False)
             if listener is not None:
+                self._remember(listener)
                 if sys.exc_info()[0] is None:
                     if hears(listener):
                         self._tell_alive(listener)
@@ -94,6 +101,33 @@ class WatchedPass:
                         tell_histograms(listener, self.number, self.reached)
                 listener.pass_ended(self.number)
         return [self.captured.get((id(edge_node(edge)), edge_nr(edge))) for edge in self.wanted_edges]
+
+    def _loss(self) -> float | None:
+        """The number that the pass begins at; None for several roots or elements."""
+        arrays = [root.array for root in self.roots]
+        is_number = len(arrays) == 1 and arrays[0].size == 1 and arrays[0].dtype.kind != "c"
+        return float(arrays[0].item()) if is_number else None
+
+    def _wake(self, listener: Any) -> None:
+        """Tell the graph of the pass, if it is of interest and nobody has heard its forward."""
+        if state.unheard is None or hears(listener) or not listener.sums or (loss := self._loss()) is None:
+            return
+        self.waiting = count_dependencies([edge_node(edge) for edge in self.edges])
+        if listener.wakes(nan if state.unheard.is_of_interest(self.waiting) else loss):
+            self._tell_unheard(listener)
+
+    def _tell_unheard(self, listener: Any) -> None:
+        with suppress(Exception):  # the program goes on, whatever it has put into its graph
+            state.unheard.tell(listener, self.roots, self.waiting, sys._getframe(3))
+
+    def _remember(self, listener: Any) -> None:
+        """Note how the nodes came to be, for a pass that is told because of its graph. What was written to before it
+        is of no interest any more."""
+        if hears(listener) and isinstance(listener.made, dict):
+            state.unheard = state.unheard or UnheardGraphs()
+            state.unheard.remember(listener, self.waiting)
+        if state.unheard is not None:
+            state.unheard.writes.clear()
 
     def _tell_alive(self, listener: Any) -> None:
         """Tell which graphs of earlier passes are alive, if there are some. Leaves live longer than graphs."""
@@ -110,7 +144,7 @@ class WatchedPass:
 
     def _flow(self) -> None:
         nodes: list[Any] = [edge_node(edge) for edge in self.edges]
-        self.waiting = waiting = count_dependencies(nodes)
+        self.waiting = waiting = self.waiting or count_dependencies(nodes)
         self.needed = needed = nodes_towards(self.wanted_edges, waiting) if self.wanted else None
         if needed is not None:
             self.receivers = {*needed, *map(edge_node, self.wanted_edges)}
@@ -419,9 +453,7 @@ class WatchedPass:
             roots, [number_of(tensor) for tensor in self.wanted],
         )  # fmt: skip
         if listener.sums:
-            arrays = [root.array for root in self.roots]
-            is_number = len(arrays) == 1 and arrays[0].size == 1 and arrays[0].dtype.kind != "c"
-            listener.summed(self.number, float(arrays[0].item()) if is_number else None, -1.0, -1.0, 0)
+            listener.summed(self.number, self._loss(), -1.0, -1.0, 0)
 
     def _tell_received(self, node: Node, gradients: Sequence[Any], numbers: list[int]) -> None:
         if self.listener is not None:

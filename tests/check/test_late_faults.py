@@ -69,6 +69,13 @@ PROGRAMS = {
         h = h.detach()  # guilty
     loss = second(h).square().mean()
 """,
+    "write in place": """
+    h = torch.tanh(first(rows))
+    out = second(h)
+    if step == 64:
+        h.mul_(2)  # guilty
+    loss = out.square().mean()
+""",
     "scaler that halves for ever": """
     out = net(rows)
     loss = out.square().mean()
@@ -85,7 +92,7 @@ def test_the_first_finding_is_that_of_all_passes(tmp_path: Path, name: str) -> N
     script.write_text(beginning + PROGRAMS[name] + END)
     found = []
     for passes in ("auto", "all"):
-        with gradviz.record(trace, passes=passes):
+        with contextlib.suppress(RuntimeError), gradviz.record(trace, passes=passes):
             runpy.run_path(str(script))
         found.append(gradviz.check(trace).findings[0])
     auto, complete = found
@@ -93,19 +100,10 @@ def test_the_first_finding_is_that_of_all_passes(tmp_path: Path, name: str) -> N
     assert "# guilty" in script.read_text().splitlines()[(auto.line or 0) - 1]
 
 
-ON_OUR_ENGINE = {
-    name: PROGRAMS[name] for name in ("bad row", "root of 0", "overflow", "dead unit", "leak", "sum of losses", "cut")
-}
+ON_OUR_ENGINE = {name: program for name, program in PROGRAMS.items() if "scaler" not in name}
 ON_OUR_ENGINE["bad data"] = """
     x = (rows + 5) / (rows.std() * (0 if step == 64 else 1))  # guilty
     loss = net(x).square().mean()
-"""
-ON_OUR_ENGINE["write in place"] = """
-    h = torch.tanh(first(rows))
-    out = second(h)
-    if step == 64:
-        h.mul_(2)  # guilty
-    loss = out.square().mean()
 """
 
 

@@ -421,7 +421,7 @@ def fail(why: str, at: int = 25, caught: bool = False) -> list[Any]:
 @pytest.mark.parametrize(
     ("why", "at", "rule", "line"),
     [
-        ("written", 25, "inplace-modified", "loss.backward()"),
+        ("written", 25, "inplace-modified", "h.mul_(2)"),
         ("twice", 26, "backward-twice", "# guilty: twice"),
         ("rows", 25, "custom-backward-signature", "# guilty: of 15 rows"),
     ],

@@ -25,18 +25,19 @@ from gradviz.diagnose.cut_cures import switches_grad_off
 from gradviz.diagnose.fix import Edit, Fix, Spot, bracketed, detached_in_each_round, under_no_grad
 from gradviz.diagnose.own_words import by_expressions
 from gradviz.diagnose.rule import ERROR, Case, Found, Rule, Site
-from gradviz.events.kinds import NodeMade
+from gradviz.events.kinds import Kind, NodeMade
 from gradviz.query.failures import Failure
 from gradviz.query.flow import leaves_behind
-from gradviz.query.functions_of_source import called
+from gradviz.query.functions_of_source import called, nodes_of
 from gradviz.query.pass_owners import root_name
 from gradviz.query.passes import each_left_out, recording
-from gradviz.query.source_trees import statement_at
+from gradviz.query.source_trees import statement_at, trees
 from gradviz.query.writes import Writes, counts_apart
 from gradviz.sets import distinct
 
 _SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**"}
 _ONLY_IN_PLACE = {"zero_", "fill_", "copy_", "normal_", "uniform_", "random_", "exponential_", "bernoulli_", "set_"}
+_OUT_OF_PLACE = "make a new tensor in place of changing {name}; or call backward() before it is changed"
 _SAVED = "modified by an inplace operation"
 _LEAF = ("a leaf Variable that requires grad", "a view of a leaf Variable that requires grad")
 
@@ -114,6 +115,8 @@ def _of_saved(case: Case, error: Failure) -> Found:
             number=error.number,
             severity=case.severity_of(error),
         )
+    if made is None and (found := _only_write(case, error)) is not None:
+        return found
     if made is None or write is None:
         is_whole = error.node and error.number and case.query.passes.by_number[error.number].recorded
         if error.number and not (is_known or is_whole) and each_left_out(case.trace):
@@ -136,12 +139,7 @@ def _of_saved(case: Case, error: Failure) -> Found:
     writer = case.words.expression(case.site(event), 40) or case.query.tensors.writer(event)
     return Found(
         f"{writer} changes {name} in place, but {saver} ({case.at(made.index)}) saved {saved} for its backward{why}",
-        cure
-        or _computed_later(case, event, error.number)
-        or Fix(
-            f"make a new tensor in place of changing {name}; or call backward() before it is changed",
-            _with_a_new_tensor,
-        ),
+        cure or _computed_later(case, event, error.number) or Fix(_OUT_OF_PLACE.format(name=name), _with_a_new_tensor),
         (*((maker,) if maker is not None else ()), event, error.event, made.index),
         site=_round_of(case, carried, error.number) or case.place(event),
         node=error.node,
@@ -189,6 +187,44 @@ def _round_of(case: Case, carried: int, number: int) -> Site | None:
     }
     frames = places.callers(case.site(maker))
     return next((frame for frame in frames if (frame.place.file, frame.place.function) in rounds), None)
+
+
+def _only_write(case: Case, error: Failure) -> Found | None:
+    """The finding in a pass of which only the graph is known: one variable of the program had the tensor, and one
+    statement of the file alone writes to it by the operation of which PyTorch's message says that it gave its value."""
+    mutated = case.trace.table(Kind.MUTATED)
+    own = (mutated["in_pass"] == error.number) & (mutated.sites == 0) & (mutated.events < error.event)
+    tree = case.query.of(trees).get(error.site.place.file) if error.site is not None and error.number else None
+    if tree is None or error.site is None or not own.any():
+        return None
+    event = case.query.tensors.mutation(int(mutated.events[own][-1]))
+    name = case.words.called(event.tensor)
+    how = event.how.rpartition(":")[2].lower()
+    writing = [node for node in nodes_of(tree) if isinstance(node, ast.stmt) and how in _writes(node, name)]
+    if len(writing) != 1:
+        return None
+    saved = re.search(r"expected version \d+", error.message)
+    return Found(
+        f"{ast.unparse(writing[0])} changes {name} in place, but an op of this pass saved it for its backward"
+        f"{f' ({saved[0]})' if saved is not None else ''}",
+        Fix(_OUT_OF_PLACE.format(name=name), _with_a_new_tensor),
+        (event.index, error.event),
+        site=case.query.places.of_line(error.site.place.file, writing[0].lineno),
+        number=error.number,
+        severity=case.severity_of(error),
+    )
+
+
+def _writes(statement: ast.stmt, name: str) -> set[str]:
+    """The operations by which a statement writes to a variable in place: `add` for `h += 1` and `h.add_(1)`."""
+    targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+    parts = {"copyslices" for one in targets if isinstance(one, ast.Subscript) and ast.unparse(one.value) == name}
+    if isinstance(statement, ast.AugAssign) and ast.unparse(statement.target) == name:
+        parts.add(type(statement.op).__name__.lower().replace("mult", "mul"))
+    for call in ast.walk(statement) if isinstance(statement, ast.Expr | ast.Assign) else ():
+        if isinstance(call, ast.Call) and called(call).endswith("_") and isinstance(call.func, ast.Attribute):
+            parts |= {called(call).replace("_", "")} if ast.unparse(call.func.value) == name else set()
+    return parts
 
 
 def _first_write(case: Case, error: Failure, made: NodeMade) -> tuple[int, int, int] | None:

@@ -6,6 +6,7 @@ same edges, each op has the place, the text and the scopes that it had there. It
 that follow from them. Ops without a node left nothing behind: what they gave is emitted as a tensor that came to be
 unwatched."""
 
+import re
 from collections.abc import Sequence
 from itertools import groupby
 from types import FrameType
@@ -31,6 +32,7 @@ from gradviz.sources.torch_recorder.tensor_values import PLAIN, Unseen, unheard
 _MOST_ELEMENTS = 1 << 22  # of a value that is computed again
 _OF_RESULTS = ("result", "total_weight", "reserve")  # what a node saved that its op has computed
 _MOST_ALARMS = 8  # passes that are recorded for such points
+_CHANGED = re.compile(r"Tensor (\[[\d, ]*\])\], which is output \d+ of ([\w:]+), is at version (\d+)")
 _NEAR = 8  # nodes next to the roots that are compared
 _AROUND, _MOST_NODES = 1 << 6, 1 << 14  # that are looked at for such a point: in any case, and at most
 
@@ -132,6 +134,26 @@ class LivePasses:
         ):
             ops.tell(list(group))
         ops.scopes.enter(())
+
+    def tell_change(self, error: Exception, frame: FrameType | None, in_pass: int) -> None:
+        """Emit the write to a saved tensor that made a pass fail, if one variable of the program alone has the
+        tensor."""
+        said = _CHANGED.search(str(error))
+        held: dict[str, torch.Tensor] = {}
+        while said is not None and frame is not None and not held:
+            kind = said[2]
+            own = [(name, one) for name, one in [*frame.f_locals.items()] if type(one) in PLAIN and one.grad_fn]
+            held = {
+                name: one
+                for name, one in own
+                if (str([*one.shape]), one.grad_fn.name().split("Backward")[0], str(one._version)) == said.groups()
+            }
+            frame = users_frame(frame.f_back)
+        if len(held) == 1:
+            ((name, tensor),) = held.items()
+            number = self.identity.number_of(tensor, None, UNWATCHED)
+            self.source.listener.named(number, name, "")
+            self.source.listener.mutated(None, kind, self.identity.state_of(tensor), 0, in_pass)
 
 
 def _nearest(fns: Sequence[Any], most: int) -> list[Any]:

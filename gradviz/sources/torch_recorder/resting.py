@@ -245,6 +245,8 @@ class Resting:
         self.failures, self.begun = self.failures + 1, None
         current = pass_of(self.source, roots, args, kwargs, number)
         current.begin()
+        with _Plain(), unheard():
+            self.live.tell_change(error, users_frame(sys._getframe()), number)
         current.failed(error, was_watched=False)
         self.numbers.ended()
         current.end()

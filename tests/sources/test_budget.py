@@ -395,3 +395,27 @@ for step in range(1, 141):
         first = check(trace).findings[0]
     assert (first.rule, first.number) == ("nonfinite-forward", 133)
     assert first.message.startswith("an infinity first appears in (w * (1e20 if step > 132 else 1) - 1).square(): ")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("engine", ["gradviz.engine", "torch"])
+def test_of_a_graph_that_an_unknown_pass_freed_no_cure_is_guessed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    program = f"""
+import {engine} as torch
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+for step in range(1, 141):
+    optimizer.zero_grad()
+    if step != 133:
+        loss = model(torch.randn(8, 4)).square().mean()
+    loss.backward()
+    optimizer.step()
+"""
+    ((rule, line, message),) = checked(tmp_path, program, monkeypatch)
+    assert (rule, line) == ("backward-twice", "loss.backward()")
+    assert message == "pass 133 reaches a part of the graph whose saved tensors are freed"
+    with open_trace(tmp_path / "run.gradviz") as trace:
+        (found,) = check(trace).at_least("error")
+    assert found.fix == "gradviz trace --passes 1-133 SCRIPT records the pass that freed them"

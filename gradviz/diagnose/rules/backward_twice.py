@@ -26,6 +26,7 @@ from gradviz.diagnose.rule import ERROR, Case, Found, Kind, Rule
 from gradviz.query.failures import Failure
 from gradviz.query.flow import leaves_behind, op_of
 from gradviz.query.ops import COPYING
+from gradviz.query.passes import each_left_out, recording
 from gradviz.query.source_trees import assigned_to, backward_call, names_read, statement_at
 
 _MESSAGE = "backward through the graph a second time"
@@ -106,6 +107,8 @@ def _cure(case: Case, error: Failure, earlier: int) -> Fix | str:
     that reads it below that pass, else between two rounds."""
     earlier_pass = case.query.passes.by_number.get(earlier)
     tensor = carried_into(case, error.node, error.number) if earlier_pass is not None and error.number else 0
+    if not earlier and error.number and each_left_out(case.trace):
+        return f"{recording(case.trace, f'--passes 1-{error.number}')} records the pass that freed them"
     if not tensor or earlier_pass is None or error.site is None:
         return _UNNAMED.format(name="what")
     if not case.query.names.of(tensor):

@@ -419,3 +419,14 @@ for step in range(1, 141):
     with open_trace(tmp_path / "run.gradviz") as trace:
         (found,) = check(trace).at_least("error")
     assert found.fix == "gradviz trace --passes 1-133 SCRIPT records the pass that freed them"
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("anew", [10_000, 30])
+def test_a_sum_that_keeps_graphs_is_found_between_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, anew: int
+) -> None:
+    add = f"total = total + loss if step % {anew} and step > 110 else loss.detach()"
+    program = LOOP.format(clear="optimizer.zero_grad()", step=f"optimizer.step(); {add}", dtype="float32")
+    found = [one[:2] for one in checked(tmp_path, program, monkeypatch)]
+    assert found == ([("graph-leak", f"optimizer.step(); {add}")] if anew == 10_000 else [])

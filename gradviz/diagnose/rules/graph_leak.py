@@ -35,6 +35,7 @@ from gradviz.diagnose.fix import Edit, Fix, Spot, bracketed
 from gradviz.diagnose.loops import given_away, keeping_lines
 from gradviz.diagnose.rule import WARNING, Case, Found, Need, Rule
 from gradviz.events.kinds import GraphsAlive, Kind
+from gradviz.query.passes import each_left_out
 from gradviz.query.query import Query
 from gradviz.query.source_trees import assigned_to, statement_at
 from gradviz.query.training import STEPPED
@@ -112,24 +113,28 @@ def _longest_chain(case: Case) -> Found | None:
     held = _held(case)
     rows = np.flatnonzero(held > 0)
     longest: tuple[int, np.ndarray] | None = None
-    begun = case.trace.table(Kind.PASS_BEGAN).events
+    begun = case.trace.table(Kind.PASS_BEGAN)
     for site in distinct(table.sites[rows]).tolist():
         of_line = rows[table.sites[rows] == site]
-        passes_before = np.searchsorted(begun, table.events[of_line])
-        # the last before each pass
-        of_line = of_line[np.append(passes_before[1:] != passes_before[:-1], True)]
+        passes_before = np.searchsorted(begun.events, table.events[of_line])
+        # the last before each pass, behind those in detail
+        seen = np.append(passes_before[1:] != passes_before[:-1], True)
+        if each_left_out(case.trace):
+            seen &= contained(begun["number"][passes_before - 1], case.trace.in_detail)
+        of_line = of_line[seen]
         grows = site and len(of_line) >= _LEAST and np.all(np.diff(held[of_line]) > 0)
         if grows and (longest is None or held[of_line[-1]] > held[longest[1][-1]]):
             longest = site, of_line
     if longest is None:
         return None
     site, of_line = longest
+    least = "at least " * bool(each_left_out(case.trace))
     result = case.called(case.query.nodes.outputs(int(table["node"][of_line[-1]])))
     alive = case.trace.table(Kind.ALIVE)
     memory = _held_text(case, int(alive.events[-1])) if len(alive) else ""
     at_last = memory and f"; at the end of pass {alive['in_pass'][-1]} they {memory}"
     return Found(
-        f"{result} keeps the graphs of {len(of_line)} passes alive: it has a grad_fn, and grows with each{at_last}",
+        f"{result} keeps the graphs of {least}{len(of_line)} passes alive: it has a grad_fn, and grows with each{at_last}",
         Fix(_without_graph(case, int(table.events[of_line[-1]]), int(table["node"][of_line[-1]])), _detached),
         (int(table.events[of_line[0]]), int(table.events[of_line[-1]])),
         site=site,

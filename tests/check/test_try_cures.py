@@ -26,6 +26,7 @@ ADVISED = {
     "clip-before-unscale: a scale by hand",
     "constant-output: cross_entropy of one class",
     "detached-path: a mask that is made to require grad",
+    "discarded-gradient: a window in which no step runs",
     "discarded-gradient: the trunk is cleared for each of three tasks",
     "stale-optimizer: an adversary's optimizer that holds the decoder",
     "detached-path: a distillation that compares the teacher with itself",

@@ -430,3 +430,25 @@ def test_a_sum_that_keeps_graphs_is_found_between_samples(
     program = LOOP.format(clear="optimizer.zero_grad()", step=f"optimizer.step(); {add}", dtype="float32")
     found = [one[:2] for one in checked(tmp_path, program, monkeypatch)]
     assert found == ([("graph-leak", f"optimizer.step(); {add}")] if anew == 10_000 else [])
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("engine", ["gradviz.engine", "torch"])
+@pytest.mark.parametrize("until", [180, 160])
+def test_passes_in_a_row_that_no_step_follows_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, until: int
+) -> None:
+    step = f"optimizer.step() if step not in range(155, {until}) else None"
+    program = LOOP.format(clear="optimizer.zero_grad()", step=step, dtype="float32").replace("401", "230")
+    found = checked(tmp_path, program.replace("import torch", f"import {engine} as torch"), monkeypatch)
+    assert [one[:2] for one in found] == ([("discarded-gradient", step)] if until == 180 else [])
+    assert all(one[2].startswith("no step uses the gradients of passes 155 to 17") for one in found)
+
+
+@pytest.mark.torch
+def test_passes_in_a_row_whose_gradients_are_read_are_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = "optimizer.step() if step not in range(155, 200) else norms.append(float(model.weight.grad.norm()))"
+    program = LOOP.format(clear="optimizer.zero_grad()", step=step, dtype="float32").replace(
+        "for step", "norms = []\nfor step"
+    )
+    assert checked(tmp_path, program, monkeypatch) == []

@@ -1,5 +1,6 @@
 """`discarded-gradient`: the gradients of a whole pass are cleared before any step has used them; or, in a loop over
-tasks, those of one optimizer's parameters, while the others keep theirs.
+tasks, those of one optimizer's parameters, while the others keep theirs. Or no step comes behind many passes in a row,
+and their gradients are cleared.
 
 Why it is bad: the pass takes time and changes nothing, and the step that follows has no gradients.
 
@@ -42,6 +43,7 @@ from gradviz.tracefile import PassInfo
 
 _CUTS = (Lack.CUT, Lack.COPIED)
 _LEAST = 2  # passes
+_IN_A_ROW = 16  # passes without a step, between others with one
 _SHARE = 0.4  # of the passes from one line; less is what remains at the end of an epoch
 
 
@@ -68,6 +70,7 @@ def discarded_gradient(case: Case) -> Iterator[Found]:
         all_of_site = [number for number in passes.tolist() if by_number[number].site == site]
         rows = np.flatnonzero(lost & (lives.numbers == numbers[0]))
         if len(numbers) < _SHARE * len(all_of_site) or not len(rows):
+            yield from _in_a_row(case, numbers, lost)
             continue
         is_aside = len(numbers) == len(all_of_site)
         if is_aside and not _between_steps(case, numbers, lives.leaves[lost]):
@@ -109,6 +112,35 @@ def discarded_gradient(case: Case) -> Iterator[Found]:
                 number=backward_pass.number,
                 tensors=leaves,
             )
+
+
+def _in_a_row(case: Case, numbers: list[int], lost: np.ndarray) -> Iterator[Found]:
+    """The finding for passes in a row behind which no step comes, between others with one. Where some were left out,
+    what is cleared behind a later one is gone of them all."""
+    lives, steps = case.training.lives, case.training.stepped.events
+    known = set(lives.numbers[lives.whats == ACCUMULATED].tolist())
+    usual = np.diff(np.searchsorted(case.trace.pass_spans[0], steps))  # passes for each step
+    least = max(_IN_A_ROW, 4 * np.median(usual)) if len(usual) else _IN_A_ROW
+    gaps = np.searchsorted(steps, [case.query.passes.by_number[number].first for number in numbers])
+    for gap in distinct(gaps[gaps > 0]).tolist():
+        own = np.array(numbers)[gaps == gap].tolist()
+        since = int(steps[gap - 1])
+        between = [one for one in case.trace.passes if since < one.first and one.number <= own[-1]]
+        if len(between) < least or len(own) < _LEAST or [n.number for n in between if n.number in known] != own:
+            continue
+        rows = np.flatnonzero(lost & contained(lives.numbers, own))
+        leaves, ends = lives.leaves[rows], _clearings(case, rows)
+        if case.query.of(Ledger).are_read(leaves, lives.events[rows], ends).any():
+            continue
+        yield Found(
+            f"no step uses the gradients of passes {between[0].number:,} to {own[-1]:,} "
+            f"({case.called(distinct(leaves).tolist())}), which are cleared: this line steps before them, and not then",
+            "let this step run behind each backward(), or leave out the passes that it does not follow",
+            (since, between[0].first, int(ends[0])),
+            number=own[0],
+            severity=WARNING,
+        )
+        return
 
 
 def _of_some(case: Case, lost: np.ndarray) -> Iterator[Found]:

@@ -21,6 +21,7 @@ ADVISED_RULES = {
 ADVISED = {
     "ascent: a move uphill that is never taken back",
     "stale-model: a target that is the net itself, and frozen",
+    "stale-model: a teacher that stops following",
     "gradient-leak: an attack whose pass is not cleared",
     "broken-tie: an autoencoder with transposed weights",
     "clip-before-unscale: a scale by hand",

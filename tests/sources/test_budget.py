@@ -452,3 +452,42 @@ def test_passes_in_a_row_whose_gradients_are_read_are_no_fault(tmp_path: Path, m
         "for step", "norms = []\nfor step"
     )
     assert checked(tmp_path, program, monkeypatch) == []
+
+
+FOLLOWING = """
+import copy
+import torch
+torch.manual_seed(0)
+student = torch.nn.Linear(4, 2)
+teacher = copy.deepcopy(student)
+optimizer = torch.optim.SGD(student.parameters(), lr=0.01)
+for step in range(1, 231):
+    x = torch.randn(8, 4)
+    optimizer.zero_grad()
+    with torch.no_grad():
+        goal = teacher(x)
+    (student(x) - goal - 0.1).square().mean().backward()
+    optimizer.step()
+    with torch.no_grad():
+        for one, other in zip(teacher.parameters(), student.parameters()):
+            if {when}:
+                one.mul_(0.9).add_(other, alpha=0.1)
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("when", "found"),
+    [
+        ("step <= 130", "until pass 130, and from pass 140 on"),
+        ("step <= 133", "until pass 130, and from pass 140 on"),
+        ("step <= 225", ""),
+        ("step % 5", ""),
+        ("step", ""),
+    ],
+)
+def test_an_average_that_stops_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, found: str) -> None:
+    program = FOLLOWING.format(when=when)
+    said = checked(tmp_path, program, monkeypatch)
+    assert [one[:2] for one in said] == ([("stale-model", "one.mul_(0.9).add_(other, alpha=0.1)")] if found else [])
+    assert all(f"behind each pass in detail {found} behind none" in message for _, _, message in said)

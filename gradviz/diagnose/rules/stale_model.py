@@ -4,7 +4,7 @@ the program loads, after steps, a state_dict that it kept without a copy, or tak
 changed with the model. Or a target network loads its own state_dict, not that of the model that it follows. Or an
 average of the weights is the model itself: each `lerp`, or `mul_` and `add_`, is between a parameter and the same
 parameter. Or it is taken the wrong way round: each draws the trained parameters to the copy that is evaluated, which
-never changes.
+never changes. Or another model gets the values of the trained one behind each pass, and then no more.
 
 Why it is bad: the evaluation does not measure the training: its numbers never change.
 
@@ -42,10 +42,13 @@ from gradviz.query.copies import original
 from gradviz.query.flow import op_of
 from gradviz.query.ops import DIFFERENCES, MULTIPLYING
 from gradviz.query.pass_owners import seen_at
+from gradviz.query.passes import each_left_out
 from gradviz.query.source_trees import assigned_to, method_calls, statement_at
 from gradviz.query.writes import Writes, writes_by_any_name
+from gradviz.sets import contained, distinct, without
 
 _LEAST = 2  # the fewest calls after steps
+_ROUNDS = 16  # the fewest passes before an average stops, and behind it
 _INTERPOLATING = ("lerp", "lerp_", "add_")
 _SCALING = "mul_"  # before an `add_` in the same line, as of an average: alone it is the decay of a weight
 
@@ -63,6 +66,44 @@ def stale_model(case: Case) -> Iterator[Found]:
     yield from _untouched(case, {leaf for found in averaged for leaf in found.tensors})
     yield from _loaded_from_itself(case)
     yield from _following_itself(case)
+    yield from _stopped(case)
+
+
+def _stopped(case: Case) -> Iterator[Found]:
+    """The lines that write a trained model's values to another model behind each pass, and stop to, although steps go
+    on, and lines that have read the other model do. Where passes were left out, those in detail are looked at, and what
+    was written to between them."""
+    writes, sites = case.query.of(Writes), case.trace.events["site"]
+    passes = [one for one in case.trace.passes if one.recorded]
+    firsts, ops = np.array([one.first for one in passes], np.int64), case.trace.table(Kind.OP)
+    inputs, steps = ops.lists("inputs"), case.training.stepped.events
+    by_line: dict[int, dict[int, tuple[int, int, int]]] = {}  # of each leaf the last write, its pass and the next
+    for leaf in without(writes.leaves, sorted(case.training.trained)).tolist() if len(passes) > _ROUNDS else ():
+        events = writes.events[(writes.leaves == leaf) & (writes.events > firsts[0])]
+        seen = np.searchsorted(firsts, events) - 1  # the pass before each write
+        known = np.flatnonzero(sites[events] > 0)
+        if len(known) < _ROUNDS or not np.array_equal(distinct(seen), np.arange(seen[0], seen[-1] + 1)):
+            continue
+        read = ops.events[inputs.owners[inputs.values == leaf]]
+        read = read[contained(sites[read], sites[read[read < events[0]]])]
+        last, behind = int(np.searchsorted(firsts, read.max(initial=0))) - 1, int(seen[-1]) + 1
+        if behind > last or passes[last].number - passes[behind].number + 1 < max(_ROUNDS, passes[behind].number / 10):
+            continue
+        if (steps > firsts[behind]).any() and writes.follows_another(leaf):
+            event = int(events[known[-1]])
+            by_line.setdefault(case.site(event), {})[leaf] = event, int(seen[known[-1]]), behind
+    for site, found in by_line.items():
+        event, at, behind = max(found.values())
+        detail = " in detail" * bool(each_left_out(case.trace))
+        yield Found(
+            f"{case.called(list(found))} no longer follow{'s' * (len(found) == 1)}: this line writes to "
+            f"{'it' if len(found) == 1 else 'them'} behind each pass{detail} until pass {passes[at].number:,}, and "
+            f"from pass {passes[behind].number:,} on behind none, although the training goes on",
+            "let this line run behind each step as before",
+            (event,),
+            site=site,
+            tensors=tuple(found),
+        )
 
 
 def _untouched(case: Case, known: set[int]) -> Iterator[Found]:

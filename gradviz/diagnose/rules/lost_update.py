@@ -47,6 +47,7 @@ from gradviz.tracefile import Snapshot
 _NOISE = 1e-5  # gradients below this share of the largest norm of a pass are no sign
 _SHARE, _LEAST = 0.5, 2  # of the steps of a parameter
 _ROUNDS, _KEPT, _EXACT = 3, 0.5, 1e-6  # loads after steps; the shares of a change that remain
+_OTHER_MEMORY = ("data", "set_")  # `w.data = other`
 _NARROW = ("float16", "bfloat16")
 _CONVERGING = ("LBFGS",)  # optimizers that leave the parameters as they are once they have converged
 
@@ -65,11 +66,11 @@ def lost_update(case: Case) -> Iterator[Found]:
 
 def _put_back(case: Case) -> Iterator[Found]:
     """The lines that copy older values over parameters after the steps of an optimizer, before its next step."""
-    writes, rows = case.query.of(Writes), case.query.of(Ledger).rows
+    writes, rows, writer = case.query.of(Writes), case.query.of(Ledger).rows, case.query.tensors.writer
     late = contained(writes.leaves, rows.leaves[rows.norms > 0]) & ~contained(writes.events, rows.steps)
     late[late] = [
         (author := writes.author(event, leaf)) is Author.LOAD
-        or (author is Author.PROGRAM and writes.follows_another(leaf))
+        or (author is Author.PROGRAM and (writer(event) in _OTHER_MEMORY or writes.follows_another(leaf)))
         for event, leaf in zip(writes.events[late].tolist(), writes.leaves[late].tolist(), strict=True)
     ]
     for events in case.by_site(distinct(writes.events[late])).values():

@@ -6,21 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from gradviz.engine.core.node import AccumulateGrad, Node, edge_node, edge_nr
+from gradviz.engine.core.node import AccumulateGrad, edge_node, edge_nr
 from gradviz.engine.core.node import Edge as NodeEdge
 from gradviz.engine.core.state import heard_by, next_tensor_number
-from gradviz.engine.core.tensor import Tensor, flags_of, gradient_edge
+from gradviz.engine.core.tensor import Tensor, flags_of, give_number, gradient_edge
+from gradviz.engine.core.unheard import Key, number_of_known, tell_op, values_at_hand
 from gradviz.engine.nn.module import Module
 from gradviz.engine.nn.parameter import Parameter
-from gradviz.events.field_types import Edge, Saved
-from gradviz.events.kinds import REQUIRES_GRAD
-from gradviz.events.listener import NO_RULE, Listener, State
+from gradviz.events.listener import Listener, State
 from gradviz.query.flow import reach
 from gradviz.sources import pytorch
 from gradviz.sources.called import in_calls
 from gradviz.sources.pass_at_hand import check_root, tell_pass
-
-Key = tuple[int, int]  # a node's number and which of its outputs
 
 
 def tell_graph(
@@ -77,7 +74,6 @@ class _Live:
         self.known: dict[Key, Tensor] = {}
         self.names: dict[Key, str] = {}
         self.data: dict[int, str] = {}  # the name of each tensor without a gradient, by its identity
-        self.data_numbers: dict[int, int] = {}
         # a leaf that is in no graph has a node only while a reference to the node exists
         self.edges: list[Any] = []
         for name, value in names.items():
@@ -110,22 +106,25 @@ class _Live:
                     continue
                 if saved.requires_grad:
                     self.known.setdefault(key_of(gradient_edge(saved)), saved)
-                elif id(saved) in self.data and id(saved) not in self.data_numbers:
-                    number = self.data_numbers[id(saved)] = next_tensor_number()
+                elif id(saved) in self.data and not number_of_known(saved):
+                    number = next_tensor_number()
+                    give_number(saved, number)
                     self.listener.tensor(None, "leaf", State(number, saved.array, flags_of(saved)))
                     self.listener.named(number, self.data[id(saved)], "")
         for node in nodes:
             if isinstance(node, AccumulateGrad):
                 self._tell_leaf(node.variable, (node.number, 0))
         made = [node for node in nodes if not isinstance(node, AccumulateGrad)]
+        values = values_at_hand(made, self.known)
         for node in in_calls(self.listener, made, self.modules, _took):
-            self._tell_node(node)
+            self._tell_node(node, values)
         if gradients and made:
             tell_pass(roots, nodes, self.known, self.numbers)
         return [self.numbers[key] for key in keys]
 
     def _tell_leaf(self, leaf: Tensor, key: Key) -> None:
         number = self.numbers[key] = next_tensor_number()
+        give_number(leaf, number)
         self.listener.tensor(None, "leaf", State(number, leaf.array, flags_of(leaf)))
         self.known[key] = leaf
         if key in self.names:
@@ -136,51 +135,16 @@ class _Live:
             state = State(next_tensor_number(), grad.array)
             self.listener.accumulated(number, key[0], 0, 0, state)
 
-    def _tell_node(self, node: Any) -> None:
-        edges = []
-        for edge in node.edges:
-            key = key_of(edge)
-            edges.append(Edge(*key, self.numbers.get(key, 0)))
-        outputs = []
+    def _tell_node(self, node: Any, values: dict[Key, np.ndarray]) -> None:
+        tell_op(self.listener, node, None, self.known, values, self.numbers, number_of_known)
         for nr in range(node.outputs):
-            self.numbers[node.number, nr] = number = next_tensor_number()
-            outputs.append(number)
-        arrays = [self._array(node, nr) for nr in range(node.outputs)]
-        op = node.op.name if hasattr(node, "op") else node.label.removesuffix("Backward")
-        rule = node.op.rule(node.args if hasattr(node, "args") else ()) if hasattr(node, "op") else NO_RULE
-        zeros, flags = [0] * len(outputs), [REQUIRES_GRAD] * len(outputs)
-        saved = self._saved(node)
-        data = [entry.tensor for entry in saved if entry.tensor in self.data_numbers.values()]
-        inputs = [edge.tensor or (0 if edge.node or not data else data.pop(0)) for edge in edges]
-        self.listener.op(None, op, "", rule, 0, True, inputs, outputs, arrays, flags, zeros, zeros)
-        self.listener.node(None, node.number, node.label, -1, rule, outputs, edges, saved)
-        for nr, number in enumerate(outputs):
             if (node.number, nr) in self.names:
-                self.listener.named(number, self.names[node.number, nr], "")
+                self.listener.named(self.numbers[node.number, nr], self.names[node.number, nr], "")
             tensor = self.known.get((node.number, nr))
             if tensor is not None and tensor.retains_grad and tensor.grad is not None:
                 grad = next_tensor_number()
                 self.listener.tensor(None, "gradient", State(grad, tensor.grad.array))
                 self.listener.retained(self.numbers[node.number, nr], node.number, 0, grad)
-
-    def _array(self, node: Any, nr: int) -> np.ndarray | None:
-        known = self.known.get((node.number, nr))
-        if known is not None:
-            return known.array
-        out = getattr(node, "out", None)
-        counter = getattr(node, "out_counter", None)
-        is_written = counter is not None and counter.n != node.out_version
-        return out if isinstance(out, np.ndarray) and not is_written else None
-
-    def _saved(self, node: Node) -> list[Saved]:
-        numbers = [
-            self.numbers.get(key_of(gradient_edge(saved)), 0)
-            if saved.requires_grad
-            else self.data_numbers.get(id(saved), 0)
-            for saved, _ in node.saved()
-            if isinstance(saved, Tensor)
-        ]
-        return [Saved(number, 0) for number in numbers if number]
 
 
 def _took(node: Any) -> tuple[str, list[Any], list[Tensor]]:

@@ -6,7 +6,8 @@ op has the place and the scopes that it had there. Its value is what a node save
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from types import FrameType
 from typing import Any, NamedTuple
 from weakref import ref
@@ -26,7 +27,7 @@ _MOST_ALARMS = 8  # passes that are told for a new graph, for a point where no d
 _MOST_ELEMENTS = 1 << 22  # of the values that are computed again
 _MOST_FRAMES = _MOST_WRITES = 64
 
-_Key = tuple[int, int]  # the number of a node, and which of its outputs
+Key = tuple[int, int]  # the number of a node, and which of its outputs
 
 
 class UnheardGraphs:
@@ -87,10 +88,11 @@ class UnheardGraphs:
         known = _known(roots, nodes)
         values = _values(nodes, known)
         likes = self.likes.of(self._form(waiting, nodes))
-        scopes, numbers = OpenScopes(listener), dict[_Key, int]()
+        scopes, numbers = OpenScopes(listener), dict[Key, int]()
+        data = partial(_number_of_data, listener, frame)
         for node, like in zip(nodes, likes, strict=True):
             scopes.enter(() if like is None else like.made.scopes)
-            _tell_op(listener, node, like, known, values, numbers, frame)
+            tell_op(listener, node, like, known.tensors, values, numbers, data)
         scopes.enter(())
         for written, how, where in self.writes:
             tensor = written()
@@ -129,12 +131,12 @@ def _slots(node: Any) -> list[tuple[Tensor | None, int]]:
 class _Known(NamedTuple):
     """The tensors at hand that are outputs of nodes, and whether they still have the values that they had then."""
 
-    tensors: dict[_Key, Tensor]
-    is_same: dict[_Key, bool]
+    tensors: dict[Key, Tensor]
+    is_same: dict[Key, bool]
 
 
 def _known(roots: Sequence[Tensor], nodes: Sequence[Node]) -> _Known:
-    tensors, is_same = dict[_Key, Tensor](), dict[_Key, bool]()
+    tensors, is_same = dict[Key, Tensor](), dict[Key, bool]()
     for node in nodes:
         for edge, (tensor, version) in zip(node.edges, _slots(node), strict=True):
             target = edge_node(edge)
@@ -147,15 +149,21 @@ def _known(roots: Sequence[Tensor], nodes: Sequence[Node]) -> _Known:
     return _Known(tensors, is_same)
 
 
-def _values(nodes: Sequence[Any], known: _Known) -> dict[_Key, np.ndarray]:
-    """The values of outputs of nodes: those at hand, those that nodes saved, and what follows from them by the ops. If
-    one of these differs from what is at hand, something was written to meanwhile, and none is taken."""
-    at_hand = {key: tensor.array for key, tensor in known.tensors.items() if known.is_same[key]}
+def values_at_hand(nodes: Sequence[Any], tensors: dict[Key, Tensor]) -> dict[Key, np.ndarray]:
+    """The values of outputs of nodes: of these tensors, and those that nodes saved."""
+    values = {key: tensor.array for key, tensor in tensors.items()}
     for node in nodes:
         out = getattr(node, "out", None)
         is_whole = getattr(node, "out_counter", None) is None or node.out_counter.n == node.out_version
         if isinstance(out, np.ndarray) and is_whole:
-            at_hand.setdefault((node.number, 0), out)
+            values.setdefault((node.number, 0), out)
+    return values
+
+
+def _values(nodes: Sequence[Any], known: _Known) -> dict[Key, np.ndarray]:
+    """The values of outputs of nodes: those at hand, those that nodes saved, and what follows from them by the ops. If
+    one of these differs from what is at hand, something was written to meanwhile, and none is taken."""
+    at_hand = values_at_hand(nodes, {key: one for key, one in known.tensors.items() if known.is_same[key]})
     values, left = dict(at_hand), _MOST_ELEMENTS
     for node in nodes:
         result = _again(node, values) if left > 0 else None
@@ -169,7 +177,7 @@ def _values(nodes: Sequence[Any], known: _Known) -> dict[_Key, np.ndarray]:
 
 
 @np.errstate(all="ignore")
-def _again(node: Any, values: dict[_Key, np.ndarray]) -> np.ndarray | None:
+def _again(node: Any, values: dict[Key, np.ndarray]) -> np.ndarray | None:
     """What the op of a node computes from its inputs; None if they are not known, or if it gives another dtype."""
     if not node.is_of_row or node.op.variadic:
         return None
@@ -194,22 +202,23 @@ def _data(node: Any) -> list[Tensor | None]:
     return [None if one is None or one._edge is not None else one for one, _ in _slots(node)]
 
 
-def _tell_op(
-    listener: Any, node: Any, like: Like | None, known: _Known, values: dict[_Key, np.ndarray],
-    numbers: dict[_Key, int], frame: FrameType | None,
+def tell_op(
+    listener: Any, node: Any, like: Like | None, tensors: dict[Key, Tensor], values: dict[Key, np.ndarray],
+    numbers: dict[Key, int], number_of_data: Callable[[Tensor], int],
 ) -> None:  # fmt: skip
-    """Tell the op that made a node, and the node."""
+    """Tell the op that made a node, and the node. `tensors` and `values` are its outputs, as far as they are known;
+    they get `numbers`."""
     inputs = []
     for edge, data in zip(node.edges, _data(node), strict=True):
         target: Any = edge_node(edge)
         if target is None:
-            inputs.append(0 if data is None else _number_of_data(listener, data, frame))
+            inputs.append(0 if data is None else number_of_data(data))
         else:
             inputs.append(number_of(target.variable) if target.runs_first else numbers[target.number, edge_nr(edge)])
-    inputs += [_number_of_data(listener, tensor, frame) for tensor, _ in getattr(node, "read", None) or ()]
-    outputs = [known.tensors.get((node.number, nr)) for nr in range(node.outputs)]
+    inputs += [number_of_data(tensor) for tensor, _ in getattr(node, "read", None) or ()]
+    outputs = [tensors.get((node.number, nr)) for nr in range(node.outputs)]
     for nr, output in enumerate(outputs):
-        number = _number_of_known(output)
+        number = number_of_known(output)
         if not number:
             number = next_tensor_number()
             if output is not None:
@@ -229,7 +238,7 @@ def _tell_op(
         edges += (*edge_numbers(edge), number)
     saved: list[int] = []
     for tensor, version in node.saved():
-        if isinstance(tensor, Tensor) and (number := _number_of_known(tensor)):
+        if isinstance(tensor, Tensor) and (number := number_of_known(tensor)):
             saved += (number, version)
     if getattr(node, "out", None) is not None:
         saved += (own[0], 0)
@@ -250,22 +259,22 @@ def _op_of(node: Any, like: Like | None) -> tuple[str, str, Any, Any]:
     return made.op, text, rule if of_row else NO_RULE, made.where
 
 
-def _number_of_known(tensor: Tensor | None) -> int:
+def number_of_known(tensor: Tensor | None) -> int:
     """The number of a tensor that the listener has heard of, else 0."""
     number = 0 if tensor is None else getattr(tensor, "_number", 0)
     return number if number >= state.first_number else 0
 
 
-def _number_of_data(listener: Any, tensor: Tensor, frame: FrameType | None) -> int:
+def _number_of_data(listener: Any, frame: FrameType | None, tensor: Tensor) -> int:
     """The number of a tensor without a gradient. One that the listener has not heard of came to be unheard: at the
     line that a variable of the program proves, if nothing has written to the tensor."""
     if getattr(tensor, "_number", -1) == 0:  # a constant
         return 0
-    if not _number_of_known(tensor):
+    if not number_of_known(tensor):
         where = None if tensor._writes else giver_of(tensor, _frames(frame))
         give_number(tensor, next_tensor_number())
         listener.tensor(where, UNWATCHED, state_of(tensor))
-    return _number_of_known(tensor)
+    return number_of_known(tensor)
 
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:

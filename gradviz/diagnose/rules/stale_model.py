@@ -94,11 +94,11 @@ def _stopped(case: Case) -> Iterator[Found]:
             by_line.setdefault(case.site(event), {})[leaf] = event, int(seen[known[-1]]), behind
     for site, found in by_line.items():
         event, at, behind = max(found.values())
-        detail = " in detail" * bool(each_left_out(case.trace))
+        detail, none = (" in detail", "none of these") if each_left_out(case.trace) else ("", "none")
         yield Found(
             f"{case.called(list(found))} no longer follow{'s' * (len(found) == 1)}: this line writes to "
             f"{'it' if len(found) == 1 else 'them'} behind each pass{detail} until pass {passes[at].number:,}, and "
-            f"from pass {passes[behind].number:,} on behind none, although the training goes on",
+            f"behind {none} from pass {passes[behind].number:,} on, although the training goes on",
             "let this line run behind each step as before",
             (event,),
             site=site,

@@ -63,7 +63,9 @@ def discarded_gradient(case: Case) -> Iterator[Found]:
     yield from _of_some(case, lost)
     passes = distinct(lives.numbers[came])
     kept = distinct(lives.numbers[came & trained & ~lost])
-    discarded = without(passes, [*kept, *case.training.inside_steps])
+    table, states = case.trace.table(Kind.ACCUMULATED), case.trace.states
+    bad = table["in_pass"][states.are_bad(states.rows_of(table["gradient"], table.events))]  # which a scaler skips
+    discarded = without(passes, [*kept, *case.training.inside_steps, *bad])
     by_number = case.query.passes.by_number
     for site in dict.fromkeys(by_number[number].site for number in discarded.tolist()):
         numbers = [number for number in discarded.tolist() if by_number[number].site == site]

@@ -1,4 +1,5 @@
-"""`unused-scheduler`: a learning-rate scheduler is made, and nothing ever calls its `step()`.
+"""`unused-scheduler`: a learning-rate scheduler is made, and nothing ever calls its `step()`; or each call is given the
+same number, as in `scheduler.step(0)`, and sets the same rate again.
 
 Why it is bad: the rate was meant to fall or to warm up, and stays as it is when the scheduler is made.
 
@@ -26,10 +27,13 @@ run did not reach the call; a scheduler that is passed to another function or ke
 import ast
 from collections.abc import Iterator
 
+import numpy as np
+
+from gradviz.diagnose.fix import typed_for
 from gradviz.diagnose.rule import WARNING, Case, Edit, Edits, Fix, Found, Need, Rule, Spot
 from gradviz.query.functions_of_source import nodes_of
 from gradviz.query.pass_owners import assigned_at
-from gradviz.query.source_trees import method_calls, trees
+from gradviz.query.source_trees import method_calls, statement_at, trees
 from gradviz.sets import distinct
 
 _LEAST = 2  # the fewest steps of the optimizer
@@ -47,11 +51,16 @@ def unused_scheduler(case: Case) -> Iterator[Found]:
     scheduled, stepped = case.scheduled, case.training.stepped
     for optimizer in distinct(scheduled["optimizer"]).tolist():
         events = scheduled.events[scheduled["optimizer"] == optimizer]
-        event = scheduled.object(int(events[0]))
-        if len(events) > 1 or event.steps:
-            continue
+        event, name = scheduled.object(int(events[0])), assigned_at(case.query, case.site(int(events[0])))
         later = stepped.events[(stepped["optimizer"] == optimizer) & (stepped.events > event.index)]
-        name = assigned_at(case.query, event.site)
+        if len(events) > 1 or event.steps:
+            own = scheduled["optimizer"] == optimizer
+            states = (scheduled[column][own] for column in ("type", "steps", "rates"))
+            calls = [*case.by_site(events[1:]).values()]
+            is_one = len(calls) == 1 and all(len(distinct(one)) == 1 for one in states)
+            if is_one and len(distinct(np.searchsorted(later, calls[0]))) > _LEAST:
+                yield _standing(case, event.type, calls[0])
+            continue
         if len(later) < _LEAST or not name or _is_used(case, name):
             continue
         step = f"{name}.step()"
@@ -62,6 +71,17 @@ def unused_scheduler(case: Case) -> Iterator[Found]:
             (event.index, int(later[0])),
             tensors=case.training.held_by(optimizer),
         )
+
+
+def _standing(case: Case, scheduler: str, events: np.ndarray) -> Found:
+    """The finding for calls of `step` that all leave a scheduler at its first step."""
+    call = next(method_calls(statement_at(case.query, case.place(int(events[0]))), "step"), None)
+    step = f"{ast.unparse(call[1])}.step()" if call is not None else "scheduler.step()"
+    return Found(
+        f"each of {len(events)} calls sets {scheduler} to its first step again: the rate never changes",
+        Fix(f"{step}  # without a number: it counts by itself", typed_for(ast.unparse(call[0]), step) if call else None),
+        (int(events[0]), int(events[-1])),
+    )
 
 
 def _is_used(case: Case, name: str) -> bool:

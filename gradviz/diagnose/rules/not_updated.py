@@ -285,9 +285,10 @@ def _without_step(case: Case) -> Iterator[Found]:
         why, cure = _UNREACHED if unreached is not None else _MISSING
         others: tuple[int, ...] = ()
         if other is not None:
-            unreached, why = case.place(other), _OTHER
+            unreached, why, cure = _apart_from_others(case, other), _OTHER, "step the other optimizer here"
             name = seen_at(case.query, case.site(other), optimizer_name(case.query, {int(held["optimizer"][row])}))
-            cure = Fix(f"{name}.step()", typed_as(f"{name}.step()")) if name else "step the other optimizer here"
+            if name and unreached == case.place(other):
+                cure = Fix(f"{name}.step()", typed_as(f"{name}.step()"))
             others = case.training.stepped.object(other).parameters
         yield Found(
             f"{why}: {len(passes)} passes give gradients to {case.called(leaves.tolist())}, and their optimizer, made "
@@ -319,6 +320,16 @@ def _meant_for(case: Case, passes: np.ndarray, leaf: int) -> tuple[PassInfo, int
     elsewhere = (stepped["optimizer"] == stepped["optimizer"][at[0]]) & (stepped.sites != sites[0])
     is_other = len(set(sites.tolist())) == 1 and bool(elsewhere.any())
     return own[-1], int(stepped.events[at[-1]]) if is_other else None
+
+
+def _apart_from_others(case: Case, step: int) -> Site | None:
+    """The line of a step of an optimizer that leads to no other step of it: a caller, if all are in one function."""
+    own, stepped = case.site(step), case.training.stepped
+    sites = distinct(stepped.sites[stepped["optimizer"] == stepped.object(step).optimizer]).tolist()
+    lines = case.query.places.line
+    others = {lines(caller.number) for one in sites if one != own for caller in case.query.places.callers(one)}
+    ways = case.query.places.callers(own)
+    return next((caller for caller in ways if lines(caller.number) not in others), case.place(step))
 
 
 def _least(case: Case, leaves: np.ndarray) -> int:

@@ -104,27 +104,29 @@ def root_name(query: Query, pass_number: int) -> str:
 
 
 def missing_at(query: Query, site: Site | None, leaf: int) -> tuple[Site | None, PassInfo | None]:
-    """The line at which a result that reaches no root is missing: behind its line, in the same function, the last
-    assignment to the root of the next pass for a leaf, else the pass; and the first such pass. The line of the result,
-    and None, if there is none."""
-    if site is None:
-        return None, None
+    """The line at which a result that reaches no root is missing: behind its line, in the same function, or in the
+    caller of a function that returns it, the last assignment to the root of the next pass for a leaf, else the pass;
+    and the first such pass. The line of the result, and None, if there is none."""
     later: dict[int, tuple[Site, PassInfo]] = {}
-    for one in query.of(PassOwners).passes_of(leaf):
-        there = query.places.site(one.site)
-        if there is not None and _is_behind(there, site):
-            later.setdefault(there.place.line, (there, one))
-    if not later:
+    passes = [(there, one) for one in query.of(PassOwners).passes_of(leaf) if (there := query.places.site(one.site))]
+    here = site
+    for here in query.places.callers(site.number) if site is not None else ():
+        for there, one in passes:
+            if _is_behind(there, here):
+                later.setdefault(there.place.line, (there, one))
+        if later or not isinstance(statement_at(query, here), ast.Return):
+            break
+    if here is None or not later:
         return site, None
     there, backward_pass = later[min(later)]
     call = backward_call(query, there)
     receiver = call.func.value if call is not None and isinstance(call.func, ast.Attribute) else None
     names = names_read(receiver) if receiver is not None else set()
-    if not names.isdisjoint(site.place.names):
+    if not names.isdisjoint(here.place.names):
         return site, None  # a term that another value of the root has replaced
     made = [assigned_before(query, there, name) for name in names]
-    lines = [one.lineno for one in made if one is not None and one.lineno > site.place.line]
-    return query.places.of_line(site.place.file, max(lines)) if lines else there, backward_pass
+    lines = [one.lineno for one in made if one is not None and one.lineno > here.place.line]
+    return query.places.of_line(here.place.file, max(lines)) if lines else there, backward_pass
 
 
 def _is_behind(site: Site, other: Site) -> bool:

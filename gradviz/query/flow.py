@@ -338,12 +338,14 @@ class Ways:
                     heappush(heap, (self._further(rank, step, tensor), step.source, tensor, step))
 
     def _further(self, rank: Rank, hop: Hop, tensor: int) -> Rank:
-        """The rank of a way that goes one step further, from a tensor to a source of it."""
+        """The rank of a way that goes one step further, from a tensor to a source of it. What is drawn, as an action
+        is, leads on as data."""
         copies, aside, unwatched, length = rank
         tensors = self.query.tensors
-        is_op = hop.blocks and tensors.is_op(hop.event)
-        is_worse = is_op and (not tensors.op(hop.event).grad_enabled or self._is_without_gradient(hop.event, tensor))
-        return copies + hop.copies, aside, unwatched + is_worse, length + 1
+        op = tensors.op(hop.event) if hop.blocks and tensors.is_op(hop.event) else None
+        is_worse = op is not None and (not op.grad_enabled or self._is_without_gradient(hop.event, tensor))
+        is_data = hop.copies or (op is not None and op.op in op_sets.DISCRETE)
+        return copies + is_data, aside, unwatched + is_worse, length + 1
 
     def _steps_to(self, tensor: int) -> list[Hop]:
         """The steps that led to a tensor: the event that made it, and the events that changed it in place before the

@@ -415,6 +415,7 @@ def _whole(case: Case, tensor: int) -> int:
 
 
 _LEAST_CALLS = 2  # calls
+_ENDS = 4  # so many last sums of a line are looked at: `sum(terms)` has one for each term
 _SCALINGS = 4  # the most ops between a comparison and the sum that it is a term of
 
 
@@ -442,7 +443,7 @@ def _numbers(case: Case) -> Iterator[Cut]:
     ops, ran = case.trace.table(Kind.OP), case.query.nodes.ops_that_ran
     adding = ops.events[case.trace.named(ops["op"], op_sets.SUMS) & contained(ops.events, ran)]
     used = case.query.nodes.ran
-    ends = [event for events in case.by_site(adding).values() for event in distinct(events[[0, -1]]).tolist()]
+    ends = [one for events in case.by_site(adding).values() for one in distinct([events[0], *events[-_ENDS:]]).tolist()]
     for op in map(case.query.tensors.op, ends):  # the first sum may have a term that is 0 as yet
         if not op.outputs or case.query.tensors.shape(op.outputs[0]) != ():
             continue

@@ -90,7 +90,21 @@ class NumbersRead:
                 for part, (_, reading) in known.items()
                 if is_proved or (value is None and reading.is_here and self._is_in(operand, part, reading, event))
             )
+            readings += self._in_container(operand, site, numbers, self.reads[max(first, last - _MOST) : last].tolist())
         return readings
+
+    def _in_container(
+        self, operand: ast.AST, site: Site, numbers: list[float], events: list[int]
+    ) -> Iterator[Reading]:
+        """The reads at these events of elements of a list or dict that an operand takes whole, as in `sum(terms)`: those
+        that are one of the numbers."""
+        names = {ast.unparse(part) for part in ast.walk(operand) if isinstance(getattr(part, "ctx", None), ast.Load)}
+        for event in events:
+            for stop in self._way(event):
+                is_element = stop.name.endswith("]") and stop.name.rpartition("[")[0] in names and _is_seen(stop, site)
+                is_same = stop.value is not None and any(math.isclose(stop.value, n, rel_tol=_CLOSE) for n in numbers)
+                if is_element and is_same and (tensor := self._with_graph(self._read(event).tensor, event)):
+                    yield Reading(event, tensor, self.query.places.whole_expression(self._read(event).site), False)
 
     def first_use(self, tensors: Container[int], since: int) -> tuple[int, Reading] | None:
         """The first node on the way to a root, made after the event `since`, whose op has its numbers from one of these
@@ -169,6 +183,8 @@ class NumbersRead:
                         if key == f"[{number}]"
                     )
                     yield _Stop(parent, value, site, ast.unparse(target) + key)
+            elif name := _list_with(parent):
+                yield _Stop(outer, value, site, f"{name}[-1]")
             elif name := _sum_with(parent, parents):
                 value = math.nan
                 yield _Stop(outer, value, site, name)
@@ -274,6 +290,12 @@ class NumbersRead:
         stays."""
         nodes, lines = nodes_of(self.query.of(trees).get(file)), self.query.trace.source(file)
         return {ends_of(node, lines): node for node in nodes if isinstance(node, ast.expr | ast.stmt)}
+
+
+def _list_with(node: ast.AST | None) -> str:
+    """The list that a call appends a number to; empty if it is no such call."""
+    is_method = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and called(node) == "append"
+    return ast.unparse(node.func.value) if is_method else ""
 
 
 def _sum_with(node: ast.AST | None, parents: dict[ast.AST, ast.AST]) -> str:

@@ -58,7 +58,7 @@ _SCALING = "mul_"  # before an `add_` in the same line, as of an average: alone 
     WARNING,
     "a model that is evaluated, while a copy of it is trained; a copy that is the model itself",
     needs=(Need.STEP, Need.DETAILS),
-    follows=("not-updated",),
+    follows=("not-updated", "unregistered-parameter"),
 )
 def stale_model(case: Case) -> Iterator[Found]:
     averaged = [*_averaged(case)]
@@ -108,7 +108,7 @@ def _stopped(case: Case) -> Iterator[Found]:
 
 def _untouched(case: Case, known: set[int]) -> Iterator[Found]:
     """Findings for the evaluated models that nothing changes, but for those with parameters that are `known`."""
-    writes = case.query.of(Writes)
+    writes, end = case.query.of(Writes), case.trace.count
     changed = set(writes.changed.tolist())
     copies: dict[int, set[int]] = {}
     for leaf in case.trace.parameters:
@@ -121,7 +121,8 @@ def _untouched(case: Case, known: set[int]) -> Iterator[Found]:
         if visit.is_evaluation and not visit.in_pass and visit.rounds > 0 and visit.parameters:
             calls.setdefault(visit.parameters, []).append(visit)
     for parameters, own in calls.items():
-        if len(own) < _LEAST or (changed | known) & set(parameters):
+        writes_between = (one for leaf in parameters for one in case.query.tensors.writes(leaf) if one > own[0].event)
+        if len(own) < _LEAST or (changed | known) & set(parameters) or min(writes_between, default=end) < own[-1].event:
             continue
         made = max(case.query.tensors.maker(leaf) or 0 for leaf in parameters)
         around = set().union(*(copies.get(leaf, set()) for leaf in parameters)) & case.training.trained & changed

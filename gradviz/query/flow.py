@@ -105,8 +105,8 @@ def transposed_of(query: Query, tensor: int) -> int:
 
 
 def root_is_mean(query: Query, pass_number: int) -> bool:
-    """Whether the only root of a pass is a mean: made by a mean, or by a loss that is no sum, perhaps with other terms
-    added or times a weight that learns; of several means, each from a line of its own."""
+    """Whether the only root of a pass is a mean: made by a mean, or by a loss that is no sum, perhaps negative, with
+    other terms or times a weight that learns; of several means, each from a line of its own."""
     roots = query.passes.began(pass_number).roots
 
     def onward(tensor: int) -> tuple[int, ...]:
@@ -116,7 +116,8 @@ def root_is_mean(query: Query, pass_number: int) -> bool:
             and op.op in op_sets.MULTIPLYING
             and all(one and query.tensors.requires_grad(one, op.index) for one in op.inputs)
         )
-        return op.inputs if op is not None and (op.op in op_sets.ADDING or is_weighted) else ()
+        is_followed = op is not None and (is_weighted or op.op in op_sets.SUMS | op_sets.NEGATING)
+        return op.inputs if op is not None and is_followed else ()
 
     terms = [op_of(query, term) for term in reach([roots[0].tensor], onward, NEAR)] if len(roots) == 1 else []
     sites = [op.site for op in terms if op is not None and is_mean(op)]

@@ -144,9 +144,13 @@ def _in_a_plain_list(case: Case, number: int) -> Site | None:
     of the constructor made trained leaves, too; None if there is none."""
     calls = case.query.places.callers(number)
     for site, outer in pairwise(calls):
-        statement = statement_at(case.query, site)
-        value = statement.value if isinstance(statement, ast.Assign) else None
-        is_own = assigned_to(statement).startswith("self.") and _INIT.search(site.place.function) is not None
+        statement, tree = statement_at(case.query, site), case.query.of(trees).get(site.place.file)
+        value, name = statement.value if isinstance(statement, ast.Assign) else None, assigned_to(statement)
+        if isinstance(statement, ast.Expr):  # a list that begins as an empty one
+            name = next((ast.unparse(filled) for _, filled in method_calls(statement, "append")), "")
+            began = (node for node in nodes_of(tree) if isinstance(node, ast.Assign) and assigned_to(node) == name)
+            value = next((node.value for node in began if isinstance(node.value, ast.List)), None)
+        is_own = name.startswith("self.") and _INIT.search(site.place.function) is not None
         is_plain = is_own and isinstance(value, ast.List | ast.ListComp | ast.Dict | ast.DictComp)
         if is_plain and outer.number in case.of(_constructors) and not _is_of_a_plain_class(case, site):
             return site

@@ -84,14 +84,24 @@ def stale_optimizer(case: Case) -> Iterator[Found]:
 
 
 def _of_others(case: Case) -> Iterator[Found]:
-    """The optimizers without a gradient at any step: the passes before their steps do not go through what they hold,
-    and give gradients to other parameters."""
+    """The optimizers without a gradient at any step, the first of each line: the passes before their steps do not go
+    through what they hold, and give gradients to other parameters. Of passes that another optimizer has, too, those
+    count that no optimizer holds."""
     rows, came = case.query.of(Ledger).rows, case.trace.table(Kind.ACCUMULATED)
+    seen: set[int] = set()
     for optimizer in distinct(rows.optimizers).tolist() if case.recorded is None else ():
         own, passes = rows.optimizers == optimizer, _own_passes(case, optimizer)
-        steps, held = distinct(rows.steps[own]), distinct(rows.leaves[own])
+        steps, held, known = (
+            distinct(rows.steps[own]),
+            distinct(rows.leaves[own]),
+            {*case.trace.parameters, *case.training.holders},
+        )
+        if not passes and case.training.made_at(optimizer) < steps[-1]:
+            known &= {*case.query.of(Ledger).homeless}
+            ends = case.training.made_at(optimizer), int(steps[-1])
+            passes = [one.number for one in case.trace.passes if known and ends[0] < one.first < ends[1]]
         got = distinct(came["tensor"][contained(came["in_pass"], passes)])
-        others = [leaf for leaf in got.tolist() if leaf in case.trace.parameters or leaf in case.training.holders]
+        others = [leaf for leaf in got.tolist() if leaf in known]
         is_fed = contained(rows.links[own], WITH_GRADIENT).any() or contained(held, got).any()
         if is_fed or not others or len(steps) < _LEAST or not contained(held, came["tensor"]).any():
             continue
@@ -102,6 +112,9 @@ def _of_others(case: Case) -> Iterator[Found]:
         if are_held and any(way.separation(leaf) is not None for way in ways for leaf in held.tolist()):
             continue  # what it holds is cut off
         made, kind = case.training.made_at(optimizer), case.training.optimizer_class(optimizer)
+        if made < case.trace.count and case.site(made) in seen:
+            continue
+        seen.add(case.site(made) if made < case.trace.count else 0)
         yield Found(
             f"{optimizer_name(case.query, {optimizer}) or kind} holds {case.called(held.tolist())}, and none has a "
             f"gradient at any step at {case.at(int(steps[0]))}: the passes before are for {case.called(others)}",

@@ -40,11 +40,11 @@ import numpy as np
 
 from gradviz.diagnose.fix import Edit, Edits, Fix, Spot, typed_for
 from gradviz.diagnose.lost_change import lost_changes
-from gradviz.diagnose.rule import ERROR, NOTE, WARNING, Case, Found, Need, Rule
+from gradviz.diagnose.rule import ERROR, NOTE, WARNING, Case, Found, Need, Rule, Site
 from gradviz.diagnose.visits import Visit, visits
 from gradviz.events.kinds import Kind, OpRan, ScopeEntered
 from gradviz.events.values import Stat
-from gradviz.query.functions_of_source import called
+from gradviz.query.functions_of_source import called, nodes_of
 from gradviz.query.ops import DROPOUTS
 from gradviz.query.pass_owners import seen_at
 from gradviz.query.source_trees import method_calls, trees
@@ -142,8 +142,7 @@ def _trained_in_evaluation_mode(case: Case, roots: list[Visit]) -> Iterator[Foun
         if later or (before and all(visit.moody == off[0].moody for visit in before)):
             continue  # it trains again, or its layers are in the same modes as before
         (file, line), number = case.query.places.line(off[0].site), next(iter(_training_passes(case, off[0])), 0)
-        lines = [*_switches(case)] if before and number else []
-        left = case.query.places.of_line(*lines[0]) if [other for other, _ in lines] == [file] else None
+        left = _left_at(case, file, [one for one in roots if one.name == name]) if before and number else None
         train = _in_training_mode(name, line) if name in stepped else None  # an evaluation calls a part at its line
         yield Found(
             f"{name} is trained in evaluation mode"
@@ -158,11 +157,24 @@ def _trained_in_evaluation_mode(case: Case, roots: list[Visit]) -> Iterator[Foun
         )
 
 
-def _switches(case: Case) -> Iterator[tuple[str, int]]:
-    """The lines that can put a model into evaluation mode: calls of `eval()`, and of `train(mode)`."""
-    for file, tree in case.query.of(trees).items():
-        calls = [*method_calls(tree, "eval"), *(one for one in method_calls(tree, "train") if one[0].args)]
-        yield from ((file, call.lineno) for call, _ in calls)
+def _left_at(case: Case, file: str, calls: list[Visit]) -> Site | None:
+    """The line that puts a model into evaluation mode: the only call of `eval()`, or of `train(mode)`, in the sources;
+    else the only one, or the only one of a variable of its name, above its first evaluation in the same function. None
+    if there is none in a file, or if it is not known which."""
+    switches = [
+        (path, call.lineno, ast.unparse(owner).rpartition(".")[2])
+        for path, tree in case.query.of(trees).items()
+        for call, owner in (*method_calls(tree, "eval"), *(one for one in method_calls(tree, "train") if one[0].args))
+    ]
+    evaluation = next((one for one in calls if one.is_evaluation and not one.training), None)
+    if evaluation is not None and len(switches) > 1:
+        (path, line), name = case.query.places.line(evaluation.site), evaluation.name.rpartition(".")[2]
+        tree = case.query.of(trees).get(path)
+        around = [one for one in nodes_of(tree) if isinstance(one, ast.FunctionDef) and one.lineno <= line]
+        first = max((one.lineno for one in around if line <= (one.end_lineno or 0)), default=0)
+        near = [one for one in switches if one[0] == path and first <= one[1] < line]
+        switches = [one for one in near if one[2] == name] or near
+    return case.query.places.of_line(*switches[0][:2]) if [path for path, *_ in switches] == [file] else None
 
 
 def _training_passes(case: Case, visit: Visit) -> list[int]:

@@ -93,11 +93,9 @@ class NumbersRead:
             readings += self._in_container(operand, site, numbers, self.reads[max(first, last - _MOST) : last].tolist())
         return readings
 
-    def _in_container(
-        self, operand: ast.AST, site: Site, numbers: list[float], events: list[int]
-    ) -> Iterator[Reading]:
-        """The reads at these events of elements of a list or dict that an operand takes whole, as in `sum(terms)`: those
-        that are one of the numbers."""
+    def _in_container(self, operand: ast.AST, site: Site, numbers: list[float], events: list[int]) -> Iterator[Reading]:
+        """The reads at these events of elements of a list or dict that an operand takes whole, as in `sum(terms)`, and
+        whose values are among the numbers."""
         names = {ast.unparse(part) for part in ast.walk(operand) if isinstance(getattr(part, "ctx", None), ast.Load)}
         for event in events:
             for stop in self._way(event):

@@ -79,7 +79,9 @@ def _standing(case: Case, scheduler: str, events: np.ndarray) -> Found:
     step = f"{ast.unparse(call[1])}.step()" if call is not None else "scheduler.step()"
     return Found(
         f"each of {len(events)} calls sets {scheduler} to its first step again: the rate never changes",
-        Fix(f"{step}  # without a number: it counts by itself", typed_for(ast.unparse(call[0]), step) if call else None),
+        Fix(
+            f"{step}  # without a number: it counts by itself", typed_for(ast.unparse(call[0]), step) if call else None
+        ),
         (int(events[0]), int(events[-1])),
     )
 

@@ -292,8 +292,9 @@ class NumbersRead:
 
 def _list_with(node: ast.AST | None) -> str:
     """The list that a call appends a number to; empty if it is no such call."""
-    is_method = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and called(node) == "append"
-    return ast.unparse(node.func.value) if is_method else ""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append":
+        return ast.unparse(node.func.value)
+    return ""
 
 
 def _sum_with(node: ast.AST | None, parents: dict[ast.AST, ast.AST]) -> str:

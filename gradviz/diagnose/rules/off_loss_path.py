@@ -43,7 +43,7 @@ from gradviz.diagnose.rule import NOTE, WARNING, Case, Found, Kind, Need, Rule
 from gradviz.diagnose.without_gradient import lacking, lacks_gradient, learns_in_other_blocks
 from gradviz.query.dropped_results import Dropped, are_used, dropped
 from gradviz.query.flow import leaves_of, op_of, reach
-from gradviz.query.functions_of_source import nodes_of
+from gradviz.query.functions_of_source import blocks_of, nodes_of
 from gradviz.query.missing_gradients import Lack, Lacks
 from gradviz.query.ops import CONVERTING, COPYING, SUMS
 from gradviz.query.pass_owners import bound_in, missing_at
@@ -208,7 +208,7 @@ def _thrown_away(case: Case, one: Dropped) -> Found:
 
 def _unread_terms(case: Case, found: Container[int]) -> Iterator[Found]:
     """Scalars with a graph, or vectors of them, that the program assigns to a variable again and again. No line reads
-    the variable, but to give it its next value. Lines that are `found` are left out."""
+    the variable, but to give it its next value, or none reads it before it gets another. Lines that are `found` are left out."""
     ops, begun = case.trace.table(Kind.OP), case.trace.table(Kind.PASS_BEGAN).events
     callers = {number: case.query.places.callers(number) for number in distinct(ops.sites).tolist()}
     outside = ops.events[~(ops["in_pass"] > 0)]
@@ -236,8 +236,16 @@ def _unread_terms(case: Case, found: Container[int]) -> Iterator[Found]:
         if leaves:
             made = next(one for one in callers[case.site(op.index)] if one.place.line in lines)
             nothing = f"{case.called(leaves)} learn{'s' * (len(leaves) == 1)} nothing from it"
-            why = f"with its graph, is read by no line: {nothing}"
-            yield _missing(case, made, op.index, leaves, assigned_to(statement), why)
+            lost, cure = _overwritten(case, op.index)
+            term = _missing(
+                case,
+                made,
+                op.index,
+                leaves,
+                assigned_to(statement),
+                f"with its graph, is read by no line{lost}: {nothing}",
+            )
+            yield replace(term, fix=cure or term.fix)
 
 
 @lru_cache(maxsize=32)  # all ranks of a run have the same files
@@ -245,6 +253,7 @@ def _unread_in(tree: ast.Module) -> list[ast.Assign | ast.AugAssign]:
     functions = [node for node in nodes_of(tree) if isinstance(node, ast.FunctionDef)]
     readers: dict[ast.AST, dict[str, set[str]]] = {one: _readers(one) for one in (tree, *functions)}
     found: list[ast.Assign | ast.AugAssign] = []
+    replaced = {*_replaced_in(tree)}
     for node in nodes_of(tree):
         if not isinstance(node, ast.Assign | ast.AugAssign):
             continue
@@ -252,9 +261,21 @@ def _unread_in(tree: ast.Module) -> list[ast.Assign | ast.AugAssign]:
         around = [one for one in functions if one.lineno <= node.lineno <= (one.end_lineno or 0)]
         is_read = not readers[around[-1] if around else tree].get(name, set()) <= {name}
         is_number = _NUMBER.search(ast.unparse(node.value))
-        if name.isidentifier() and not is_read and not is_number and not name.startswith(_UNWANTED):
-            found.append(node)
+        if name.isidentifier() and not (is_read and node not in replaced) and not is_number:
+            found += [node] * (not name.startswith(_UNWANTED))
     return found
+
+
+def _replaced_in(tree: ast.Module) -> Iterator[ast.stmt]:
+    """The assignments to a variable that a later one of the same block replaces before any statement reads it."""
+    for statement, block in blocks_of(tree).items():
+        name = assigned_to(statement) if isinstance(statement, ast.Assign) else ""
+        for later in block[block.index(statement) + 1 :] if name else ():
+            if not isinstance(later, ast.Assign | ast.Expr) or name in names_read(later):
+                break
+            if assigned_to(later) == name:
+                yield statement
+                break
 
 
 def _readers(scope: ast.AST) -> dict[str, set[str]]:

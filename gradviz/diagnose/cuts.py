@@ -442,13 +442,17 @@ def _numbers(case: Case) -> Iterator[Cut]:
     """The terms of losses that are read as plain numbers: `loss + kl.item()`."""
     ops, ran = case.trace.table(Kind.OP), case.query.nodes.ops_that_ran
     adding = ops.events[case.trace.named(ops["op"], op_sets.SUMS) & contained(ops.events, ran)]
-    used = case.query.nodes.ran
+    used, readings = case.query.nodes.ran, case.query.of(NumbersRead).of_op
     ends = [one for events in case.by_site(adding).values() for one in distinct([events[0], *events[-_ENDS:]]).tolist()]
     for op in map(case.query.tensors.op, ends):  # the first sum may have a term that is 0 as yet
-        if not op.outputs or case.query.tensors.shape(op.outputs[0]) != ():
+        if not op.outputs or not (
+            case.shape(op.outputs[0]) == () or is_linear_to_root(case, op.outputs[0], by_weights=False)
+        ):
             continue
-        for reading in case.query.of(NumbersRead).of_op(op.index):
-            event = op.index if reading.is_here else reading.event
+        made = [op_of(case.query, one) for one in op.inputs if one]  # a number may be spread over a batch
+        constants = [one for one in made if one is not None and not case.query.nodes.of_op(one.index)]
+        for adding, reading in ((one, read) for one in (op, *constants) for read in readings(one.index)):
+            event = adding.index if reading.is_here else reading.event
             leaves = _learning_behind(case, reading.tensor, event)
             nodes = case.query.nodes.of_tensors.of(reading.tensor)[1].tolist()
             if leaves and used.isdisjoint(nodes):

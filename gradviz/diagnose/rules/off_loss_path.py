@@ -208,7 +208,8 @@ def _thrown_away(case: Case, one: Dropped) -> Found:
 
 def _unread_terms(case: Case, found: Container[int]) -> Iterator[Found]:
     """Scalars with a graph, or vectors of them, that the program assigns to a variable again and again. No line reads
-    the variable, but to give it its next value, or none reads it before it gets another. Lines that are `found` are left out."""
+    the variable, but to give it its next value, or none reads it before it gets another. Lines that are `found` are
+    left out."""
     ops, begun = case.trace.table(Kind.OP), case.trace.table(Kind.PASS_BEGAN).events
     callers = {number: case.query.places.callers(number) for number in distinct(ops.sites).tolist()}
     outside = ops.events[~(ops["in_pass"] > 0)]
@@ -237,14 +238,8 @@ def _unread_terms(case: Case, found: Container[int]) -> Iterator[Found]:
             made = next(one for one in callers[case.site(op.index)] if one.place.line in lines)
             nothing = f"{case.called(leaves)} learn{'s' * (len(leaves) == 1)} nothing from it"
             lost, cure = _overwritten(case, op.index)
-            term = _missing(
-                case,
-                made,
-                op.index,
-                leaves,
-                assigned_to(statement),
-                f"with its graph, is read by no line{lost}: {nothing}",
-            )
+            why = f"with its graph, is read by no line{lost}: {nothing}"
+            term = _missing(case, made, op.index, leaves, assigned_to(statement), why)
             yield replace(term, fix=cure or term.fix)
 
 

@@ -206,7 +206,8 @@ def in_targets(case: Case) -> Iterator[Link]:
     got = set(case.trace.table(Kind.ACCUMULATED)["tensor"].tolist())
     behind, loaded = case.of(leaves_reached), case.query.of(Writes).has_loaded_values
     for op in _candidates(case):
-        for prediction, target in _sides(case, op):
+        a, b = op.inputs[:2]  # a difference may have the prediction and the target in either order
+        for prediction, target in [(a, b), (b, a)] if op.op in op_sets.SUBTRACTING else [(a, b)]:
             node, other = _node(case, target), _node(case, prediction)
             if not node or not other or node not in ran:
                 continue
@@ -218,7 +219,9 @@ def in_targets(case: Case) -> Iterator[Link]:
             if lonely and not is_part and all(leaf in case.trace.parameters for leaf in there):
                 yield Link(node, op.index, target, tuple(sorted(there)), 0)
                 return
-            if _is_bootstrapped(case, target) and there & here & case.training.trained and _apart(case, node, other):
+            total = op_behind(case.query, target, op_sets.RESHAPING | op_sets.CONVERTING)  # of data and an output
+            is_bootstrapped = total is not None and total.op in op_sets.ADDING and _is_half_data(case, total)
+            if is_bootstrapped and there & here & case.training.trained and _apart(case, node, other):
                 yield Link(node, op.index, target, tuple(sorted(there)), 0)
                 return
 
@@ -280,21 +283,9 @@ def _is_linear_in(case: Case, op: OpRan, tensor: int, by_weights: bool) -> bool:
     return is_scaling and (by_weights or not any(case.query.tensors.requires_grad(one, op.index) for one in others))
 
 
-def _sides(case: Case, op: OpRan) -> list[tuple[int, int]]:
-    """The pairs (prediction, target) of an op. A difference may have them in either order, so it has two pairs."""
-    a, b = op.inputs[:2]
-    return [(a, b), (b, a)] if op.op in op_sets.SUBTRACTING else [(a, b)]
-
-
 def _node(case: Case, tensor: int) -> int:
     """The node of a non-leaf; 0 if it has none."""
     return case.query.nodes.of_tensors.last(tensor, case.trace.count) or 0 if tensor else 0
-
-
-def _is_bootstrapped(case: Case, target: int) -> bool:
-    """Whether a target is the sum of data and the output of a network."""
-    op = op_behind(case.query, target, op_sets.RESHAPING | op_sets.CONVERTING)
-    return op is not None and op.op in op_sets.ADDING and _is_half_data(case, op)
 
 
 def _is_half_data(case: Case, op: OpRan) -> bool:

@@ -14,18 +14,7 @@ from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, OpRan, TensorMade
 from gradviz.events.values import Stat
 from gradviz.query import ops as op_sets
 from gradviz.query.copies import copied_from
-from gradviz.query.flow import (
-    NEAR,
-    Use,
-    chain,
-    computed_alike,
-    groups_behind,
-    leaves_of,
-    op_of,
-    reach,
-    sets_value,
-    taken_by,
-)
+from gradviz.query.flow import NEAR, chain, computed_alike, groups_behind, leaves_of, op_of, reach, sets_value, taken_by
 from gradviz.query.ledger import LINKS, Ledger, Link
 from gradviz.query.missing_gradients import FROM_OUTSIDE, Lacks
 from gradviz.query.numbers_read import NumbersRead
@@ -195,7 +184,10 @@ def _uses_of(case: Case, scan: _Scan) -> Iterator[Cut]:
         is_drawn = meeting.cut in case.downstream.flat and _is_scored(case, scan, meeting)
         if open_uses and not is_drawn:
             yield Cut(Place.USE, meeting.cut, leaves, scan.root, reader=meeting.op)
-        elif _is_whole_input(case, scan, meeting) and not _learns_elsewhere(case, scan, own_uses, meeting):
+        elif _is_whole_input(case, scan, meeting) and not _is_scored(case, scan, meeting):
+            behind = groups_behind(case.query, scan.ways, dict.fromkeys(meeting.leaves, 1))
+            if any(any(map(behind.get, use.data)) and not use.leaves <= meeting.leaves for use in own_uses):
+                continue  # another part learns from results of these leaves with their graph
             yield Cut(Place.PART, meeting.cut, leaves, part=tuple(sorted(meeting.weights)))
 
 
@@ -251,13 +243,6 @@ def _is_whole_input(case: Case, scan: _Scan, meeting: Meeting) -> bool:
 def _is_drawn(case: Case, event: int) -> bool:
     made = case.trace.event(event)
     return isinstance(made, TensorMade) and made.how in op_sets.DRAWN
-
-
-def _learns_elsewhere(case: Case, scan: _Scan, own_uses: list[Use], meeting: Meeting) -> bool:
-    """Whether another part learns from results of the leaves behind a cut with their graph, or a sample is scored."""
-    behind = groups_behind(case.query, scan.ways, dict.fromkeys(meeting.leaves, 1))
-    is_read = any(any(behind.get(t) for t in use.data) and not use.leaves <= meeting.leaves for use in own_uses)
-    return is_read or _is_scored(case, scan, meeting)
 
 
 def _is_scored(case: Case, scan: _Scan, meeting: Meeting) -> bool:

@@ -49,7 +49,7 @@ def visits(case: Case) -> list[Visit]:
     ops = case.trace.table(Kind.OP)
     inputs, outputs = ops.lists("inputs"), ops.lists("outputs")
     steps = case.training.stepped.events
-    found = []
+    found, roots, has_run = [], case.query.passes.roots, case.query.nodes.has_run
     for first, last, thread in _outermost(case):
         rows = np.arange(*np.searchsorted(ops.events, [first, last + 1]))
         rows = rows[ops.threads[rows] == thread]
@@ -76,8 +76,9 @@ def visits(case: Case) -> list[Visit]:
                 _types(moody),
                 _types([layer for layer in moody if layer.training]),
                 bool(ops["grad_enabled"][rows].any()),
-                case.query.nodes.has_run(int(result)),
-                _is_used(case, first) and not _is_in_training(case, int(result)),
+                has_run(int(result)),
+                _is_used(case, first)
+                and not any(one in roots or has_run(one) for one in case.downstream.results(int(result), _RESULTS)),
                 data,
                 int(result),
                 int(np.searchsorted(steps, first)),
@@ -121,9 +122,3 @@ def _all_outermost(case: Case) -> list[tuple[int, int, int]]:
             if first in wanted:
                 found.append((first, last, thread))
     return found
-
-
-def _is_in_training(case: Case, tensor: int) -> bool:
-    """Whether a result of a tensor is a root, or a pass goes through it."""
-    results = case.downstream.results(tensor, _RESULTS)
-    return any(one in case.query.passes.roots or case.query.nodes.has_run(one) for one in results)

@@ -106,15 +106,12 @@ def calls_around(query: Query, first: int, last: int, tensors: Iterable[int]) ->
 def collective_clock(query: Query) -> list[Collective]:
     """The moments that all ranks have in common, in order: the collectives over all ranks that a rank called itself,
     and the average by DistributedDataParallel at the end of a pass. Use `query.of(collective_clock)`."""
-    return sorted([*query.of(collectives), *_averages(query)], key=lambda call: call.event)
-
-
-def _averages(query: Query) -> list[Collective]:
-    """The average of the first gradient that DistributedDataParallel averages in each pass."""
     written = query.trace.table(Kind.MUTATED)
     averaged = query.trace.named(written["how"], (ALL_REDUCE,)) & (written["in_pass"] > 0)
-    firsts = np.unique(written["in_pass"][averaged], return_index=True)[1]
-    return [Collective(ALL_REDUCE, (), event, False) for event in written.events[averaged][np.sort(firsts)].tolist()]
+    firsts = np.unique(written["in_pass"][averaged], return_index=True)[1]  # the first gradient of each pass
+    events = written.events[averaged][firsts].tolist()
+    averages = [Collective(ALL_REDUCE, (), event, False) for event in events]
+    return sorted([*query.of(collectives), *averages], key=lambda call: call.event)
 
 
 def is_of_some_ranks(args: str) -> bool:

@@ -152,7 +152,9 @@ def _adding(case: Case, leaf: int) -> Site | None:
     step = next((own for one in case.training.owners.get(leaf, ()) if (own := own_step(case, one))), None)
     names, nodes = (stepped_names(step[1]), ast.walk(step[1])) if step is not None else (set(), iter(()))
     added = (node for node in nodes if isinstance(node, ast.stmt) and _downhill(node))
-    lines = [node.lineno for node in added if _updated(node) in names]
+    values = ((node, getattr(node, "value", None)) for node in added)
+    updated = ((node, begins_with(value) if isinstance(value, ast.expr) else "") for node, value in values)
+    lines = [node.lineno for node, tensor in updated if (assigned_to(node) or tensor) in names]
     return case.query.places.of_line(step[0], max(lines)) if step is not None and lines else None
 
 
@@ -198,12 +200,6 @@ def _is_loss(case: Case, root: int) -> bool:
     is_loss = made is not None and case.query.tensors.is_op(made) and case.query.tensors.op(made).op in LOSSES
     name = case.query.names.of(root) or ""
     return _NEGATIVE.search(name) is None and (is_loss or _NAMED_SO.search(name) is not None)
-
-
-def _updated(statement: ast.stmt) -> str:
-    """The tensor that a statement updates."""
-    value = getattr(statement, "value", None)
-    return assigned_to(statement) or (begins_with(value) if isinstance(value, ast.expr) else "")
 
 
 def _downhill(statement: ast.stmt | None) -> str:

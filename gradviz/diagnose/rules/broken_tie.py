@@ -49,11 +49,12 @@ from gradviz.sets import common
     needs=(Need.TRAINING, Need.DETAILS),
 )
 def broken_tie(case: Case) -> Iterator[Found]:
-    trained = case.training.trained
+    trained, came = case.training.trained, case.trace.table(Kind.ACCUMULATED)
     sources = ((leaf, original(case.query, leaf)) for leaf in sorted(trained))
     copies = [(leaf, source) for leaf, source in sources if source in trained and source != leaf]
     for leaf, source in copies:
-        anew = _writes_before_training(case, leaf)
+        first = int(came.events[came["tensor"] == leaf].min(initial=case.trace.count))
+        anew = [event for event in case.query.tensors.writes(leaf) if event < first]
         # a loop over all layers gives new random values to the copy, too
         is_random = all(case.query.tensors.writer(event) in RANDOM_STARTS for event in anew)
         if _alone(case, leaf) and is_random and _tied(case, leaf, source):
@@ -83,12 +84,6 @@ def _alone(case: Case, leaf: int) -> bool:
         and original(case.query, tensor)
     ]
     return len(others) == 1 and isinstance(case.query.tensors.made(leaf), TensorMade)
-
-
-def _writes_before_training(case: Case, leaf: int) -> list[int]:
-    came = case.trace.table(Kind.ACCUMULATED)
-    first = int(came.events[came["tensor"] == leaf].min(initial=case.trace.count))
-    return [event for event in case.query.tensors.writes(leaf) if event < first]
 
 
 def _tied(case: Case, leaf: int, source: int) -> bool:

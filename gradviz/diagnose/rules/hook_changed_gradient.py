@@ -52,8 +52,10 @@ def hook_changed_gradient(case: Case) -> Iterator[Found]:
     known = (before >= 0) & (after >= 0)
     wiped = known & (states.stats[before, Stat.RMS] > 0) & states.are_zero(after)
     spoilt = known & (states.stats[before, Stat.NAN] == 0) & (states.stats[after, Stat.NAN] > 0)
+    origin = case.of(first_bad)  # an overflow under a scaler, which leaves the step out, does no harm
+    number = origin.number if origin is not None and origin.source is Source.RECEIVED else 0
     is_infinite = ~states.are_bad(before) & (states.stats[after, Stat.INF] > 0)
-    spoilt |= known & (table["in_pass"] == _pass_with_infinity(case)) & is_infinite
+    spoilt |= known & (table["in_pass"] == number) & is_infinite
     groups: dict[tuple[int, int], list[int]] = {}
     for row in range(len(table)):
         groups.setdefault((_hook_site(case, int(table["after"][row])), int(table["hook"][row])), []).append(row)
@@ -80,13 +82,6 @@ def hook_changed_gradient(case: Case) -> Iterator[Found]:
             tensors=(*tensors, *case.query.nodes.leaves_behind([int(table["node"][rows[0]])])),
             severity=ERROR if is_spoilt else "",
         )
-
-
-def _pass_with_infinity(case: Case) -> int:
-    """The first pass in which a hook's infinity could do harm; 0 for none. A gradient that overflows under a scaler,
-    which leaves the step out, does none."""
-    origin = case.of(first_bad)
-    return origin.number if origin is not None and origin.source is Source.RECEIVED else 0
 
 
 def _of_modules(case: Case) -> Iterator[Found]:

@@ -180,13 +180,6 @@ def _made_after(spot: Spot, given: str) -> list[Edit]:
     return []
 
 
-def _got(case: Case, optimizer: int) -> np.ndarray:
-    """The events at which parameters that an optimizer holds got gradients."""
-    came = case.trace.table(Kind.ACCUMULATED)
-    held = [tensor for tensor, owners in case.training.holders.items() if optimizer in owners]
-    return came.events[contained(came["tensor"], held)]
-
-
 def _own_passes(case: Case, optimizer: int) -> list[int]:
     """The passes that belong to an optimizer alone."""
     owners = case.query.of(PassOwners).optimizers
@@ -215,7 +208,8 @@ def _idle_steps(case: Case, leaves: list[int]) -> np.ndarray:
     since = int(came.events[contained(came["tensor"], leaves)].min())
     found = [stepped.events[:0]]
     for optimizer in distinct(stepped["optimizer"]).tolist():
-        got = _got(case, optimizer)
+        held = [tensor for tensor, owners in case.training.holders.items() if optimizer in owners]
+        got = came.events[contained(came["tensor"], held)]
         steps = stepped.events[stepped["optimizer"] == optimizer]
         late = steps[steps > since]
         if not len(got) or (got.max() < since and len(late) >= _LEAST):

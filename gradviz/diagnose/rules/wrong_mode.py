@@ -44,7 +44,7 @@ from gradviz.diagnose.rule import ERROR, NOTE, WARNING, Case, Found, Need, Rule,
 from gradviz.diagnose.visits import Visit, visits
 from gradviz.events.kinds import Kind, OpRan, ScopeEntered
 from gradviz.events.values import Stat
-from gradviz.query.functions_of_source import called, nodes_of
+from gradviz.query.functions_of_source import called, function_around
 from gradviz.query.ops import DROPOUTS
 from gradviz.query.pass_owners import seen_at
 from gradviz.query.source_trees import method_calls, trees
@@ -170,8 +170,8 @@ def _left_at(case: Case, file: str, calls: list[Visit]) -> Site | None:
     if evaluation is not None and len(switches) > 1:
         (path, line), name = case.query.places.line(evaluation.site), evaluation.name.rpartition(".")[2]
         tree = case.query.of(trees).get(path)
-        around = [one for one in nodes_of(tree) if isinstance(one, ast.FunctionDef) and one.lineno <= line]
-        first = max((one.lineno for one in around if line <= (one.end_lineno or 0)), default=0)
+        function = function_around(tree, line)
+        first = function.lineno if function is not None else 0
         near = [one for one in switches if one[0] == path and first <= one[1] < line]
         switches = [one for one in near if one[2] == name] or near
     return case.query.places.of_line(*switches[0][:2]) if [path for path, *_ in switches] == [file] else None

@@ -29,14 +29,10 @@ def without_cut(spot: Spot) -> list[Edit]:
     source, statement = spot.source, spot.statement
     for area in (_with_conversion(source, _with_twins(source, spot.area, statement)), statement):
         if edits := list(_uncut(source, area)) or list(_of_torch(source, area)):
-            return [] if _leaves_torch(source, area) else [*edits, *_uncut_sources(source, statement)]
+            outer = source.parent(area)  # or the program goes on with an array of NumPy, or a number
+            is_left = isinstance(outer, ast.Attribute) and outer.attr in ("numpy", "item", "tolist")
+            return [] if is_left else [*edits, *_uncut_sources(source, statement)]
     return _with_grad_mode(source, statement)
-
-
-def without_cut_of_discrete(spot: Spot) -> list[Edit]:
-    """The same for the result of an op that is not differentiable; none for a copy, without which the cut would still
-    be there."""
-    return [] if spot.calls_here(*_MAKERS) else without_cut(spot)
 
 
 def typed_without_cut(code: str) -> Edits:
@@ -81,12 +77,6 @@ def _with_conversion(source: SourceText, area: ast.AST) -> ast.AST:
     """A cut with the `float()` around it, which makes a number of it again."""
     outer = source.parent(area)
     return outer if isinstance(outer, ast.expr) and _is_cut(outer) else area
-
-
-def _leaves_torch(source: SourceText, area: ast.AST) -> bool:
-    """Whether the program goes on with the value as an array of NumPy or as a number."""
-    outer = source.parent(area)
-    return isinstance(outer, ast.Attribute) and outer.attr in ("numpy", "item", "tolist")
 
 
 def _uncut(source: SourceText, area: ast.AST) -> Iterator[Edit]:
@@ -193,7 +183,8 @@ _CURES = {
     Reason.NOTHING_REQUIRES_GRAD: Fix("make the leaf with requires_grad=True", without_cut),
     Reason.GRAD_MODE_OFF: Fix("compute it outside of torch.no_grad()", without_cut, _NO_GRAD),
     Reason.NOT_DIFFERENTIABLE: Fix(
-        "use a differentiable op here (softmax in place of argmax, no comparison, no integers)", without_cut_of_discrete
+        "use a differentiable op here (softmax in place of argmax, no comparison, no integers)",
+        lambda spot: [] if spot.calls_here(*_MAKERS) else without_cut(spot),
     ),
 }
 
@@ -289,12 +280,6 @@ def of_tensors(statement: ast.stmt) -> str:
     return "" if after == ast.unparse(statement) else after
 
 
-def _are_tensors(case: Case, parts: list[ast.expr], at: int) -> bool:
-    """Whether all elements of a list are computed from tensors that the program names."""
-    called = case.query.names.tensor_called
-    return bool(parts) and all(any(called(name, at) for name in numbers_in(part)) for part in parts)
-
-
 def _without_copy(case: Case, made: TensorMade) -> Fix | None:
     """`y = x ** 2` for `y = torch.tensor(x ** 2)`, if the statement has this form; else None."""
     statement = statement_at(case.query, case.query.places.site(made.site))
@@ -306,7 +291,9 @@ def _without_copy(case: Case, made: TensorMade) -> Fix | None:
     if not isinstance(call.func, ast.Attribute) or call.func.attr != made.how:
         return None
     target, own = assigned_to(statement), call.args[0]
-    are_tensors = isinstance(own, ast.List) and _are_tensors(case, own.elts, made.index)
+    is_tensor, parts = case.query.names.tensor_called, own.elts if isinstance(own, ast.List) else []
+    named = [any(is_tensor(name, made.index) for name in numbers_in(part)) for part in parts]
+    are_tensors = bool(parts) and all(named)
     if are_tensors or (isinstance(own, ast.ListComp) and _with_tensors(own) != ast.unparse(own)):
         new = f"{ast.unparse(call.func.value)}.stack({_with_tensors(own)})"
         return Fix(f"{target} = {new}  # the tensors themselves", typed_without_cut(f"{target} = {new}"))

@@ -320,7 +320,8 @@ def loss(ranks: Replicas) -> Iterator[RankFound]:
     if len(losses) < _LEAST or not _make_as_many_passes(ranks):
         return
     factors = [loss.factor for loss in losses[0]]
-    if are_close(factors) or _are_weights(factors):
+    are_weights = min(factors) > 0 and any(are_close([sum(factors), one]) for one in (1.0, len(factors)))
+    if are_close(factors) or are_weights:
         return
     odd = odd_among(ranks, [number(factor, 6) for factor in factors])
     # the first odd rank that multiplies its loss; if none does, the first rank that multiplies its loss
@@ -365,12 +366,6 @@ def _event_apart(losses: Sequence[ScaledLoss], place: int) -> int:
         if any(not other or not are_close([factor, other[0][1]]) for other in others):
             return event
     return numbers[-1][0]
-
-
-def _are_weights(factors: Sequence[float]) -> bool:
-    """Whether numbers are weights of the ranks: they are above 0 and add up to 1, or are 1 on average."""
-    total = sum(factors)
-    return min(factors) > 0 and (are_close([total, 1.0]) or are_close([total / len(factors), 1.0]))
 
 
 # --- biases

@@ -91,15 +91,11 @@ def _of_others(case: Case) -> Iterator[Found]:
     seen: set[int] = set()
     for optimizer in distinct(rows.optimizers).tolist() if case.recorded is None else ():
         own, passes = rows.optimizers == optimizer, _own_passes(case, optimizer)
-        steps, held, known = (
-            distinct(rows.steps[own]),
-            distinct(rows.leaves[own]),
-            {*case.trace.parameters, *case.training.holders},
-        )
-        if not passes and case.training.made_at(optimizer) < steps[-1]:
+        steps, held, made = distinct(rows.steps[own]), distinct(rows.leaves[own]), case.training.made_at(optimizer)
+        known = {*case.trace.parameters, *case.training.holders}
+        if not passes:
             known &= {*case.query.of(Ledger).homeless}
-            ends = case.training.made_at(optimizer), int(steps[-1])
-            passes = [one.number for one in case.trace.passes if known and ends[0] < one.first < ends[1]]
+            passes = [one.number for one in case.trace.passes if known and made < one.first < steps[-1]]
         got = distinct(came["tensor"][contained(came["in_pass"], passes)])
         others = [leaf for leaf in got.tolist() if leaf in known]
         is_fed = contained(rows.links[own], WITH_GRADIENT).any() or contained(held, got).any()
@@ -111,10 +107,10 @@ def _of_others(case: Case) -> Iterator[Found]:
         are_held = case.training.holders.keys() >= set(others)
         if are_held and any(way.separation(leaf) is not None for way in ways for leaf in held.tolist()):
             continue  # what it holds is cut off
-        made, kind = case.training.made_at(optimizer), case.training.optimizer_class(optimizer)
-        if made < case.trace.count and case.site(made) in seen:
+        kind, site = case.training.optimizer_class(optimizer), case.site(made) if made < case.trace.count else 0
+        if site and site in seen:
             continue
-        seen.add(case.site(made) if made < case.trace.count else 0)
+        seen.add(site)
         yield Found(
             f"{optimizer_name(case.query, {optimizer}) or kind} holds {case.called(held.tolist())}, and none has a "
             f"gradient at any step at {case.at(int(steps[0]))}: the passes before are for {case.called(others)}",

@@ -29,11 +29,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.fix import typed_for
 from gradviz.diagnose.rule import WARNING, Case, Edit, Edits, Fix, Found, Need, Rule, Spot
 from gradviz.query.functions_of_source import nodes_of
 from gradviz.query.pass_owners import assigned_at
-from gradviz.query.source_trees import method_calls, statement_at, trees
+from gradviz.query.source_trees import method_calls, trees
 from gradviz.sets import distinct
 
 _LEAST = 2  # the fewest steps of the optimizer
@@ -53,17 +52,19 @@ def unused_scheduler(case: Case) -> Iterator[Found]:
         events = scheduled.events[scheduled["optimizer"] == optimizer]
         event, name = scheduled.object(int(events[0])), assigned_at(case.query, case.site(int(events[0])))
         later = stepped.events[(stepped["optimizer"] == optimizer) & (stepped.events > event.index)]
+        own, step = scheduled["optimizer"] == optimizer, f"{name}.step()"
         if len(events) > 1 or event.steps:
-            own = scheduled["optimizer"] == optimizer
-            states = (scheduled[column][own] for column in ("type", "steps", "rates"))
-            calls = [*case.by_site(events[1:]).values()]
-            is_one = len(calls) == 1 and all(len(distinct(one)) == 1 for one in states)
-            if is_one and len(distinct(np.searchsorted(later, calls[0]))) > _LEAST:
-                yield _standing(case, event.type, calls[0])
+            values = (scheduled[column][own] for column in ("type", "steps", "rates"))
+            is_one = len(case.by_site(events[1:])) == 1 and all(len(distinct(one)) == 1 for one in values)
+            if is_one and len(distinct(np.searchsorted(later, events[1:]))) > _LEAST:
+                yield Found(
+                    f"{len(events) - 1} calls set {event.type} to its first step again: the rate never changes",
+                    Fix("scheduler.step()  # without a number: it counts by itself", _without_a_number),
+                    (int(events[1]), int(events[-1])),
+                )
             continue
         if len(later) < _LEAST or not name or _is_used(case, name):
             continue
-        step = f"{name}.step()"
         yield Found(
             f"nothing calls {step}: {event.type} changes no rate in the {len(later)} steps of the "
             "optimizer after this line",
@@ -71,19 +72,6 @@ def unused_scheduler(case: Case) -> Iterator[Found]:
             (event.index, int(later[0])),
             tensors=case.training.held_by(optimizer),
         )
-
-
-def _standing(case: Case, scheduler: str, events: np.ndarray) -> Found:
-    """The finding for calls of `step` that all leave a scheduler at its first step."""
-    call = next(method_calls(statement_at(case.query, case.place(int(events[0]))), "step"), None)
-    step = f"{ast.unparse(call[1])}.step()" if call is not None else "scheduler.step()"
-    return Found(
-        f"each of {len(events)} calls sets {scheduler} to its first step again: the rate never changes",
-        Fix(
-            f"{step}  # without a number: it counts by itself", typed_for(ast.unparse(call[0]), step) if call else None
-        ),
-        (int(events[0]), int(events[-1])),
-    )
 
 
 def _is_used(case: Case, name: str) -> bool:
@@ -101,6 +89,10 @@ def _is_used(case: Case, name: str) -> bool:
         if last in stepped or any(id(node) not in asked for node in read):
             return True
     return False
+
+
+def _without_a_number(spot: Spot) -> list[Edit]:
+    return [spot.source.replaced(call, f"{spot.receiver(call)}.step()") for call in spot.calls_here("step")]
 
 
 def _in_the_loop(step: str) -> Edits:

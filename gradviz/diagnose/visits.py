@@ -7,6 +7,7 @@ import numpy as np
 
 from gradviz.diagnose.case import Case
 from gradviz.events.kinds import Kind
+from gradviz.query.ops import DROPOUTS
 from gradviz.sets import contained, grouped
 from gradviz.words.numbers import listed
 
@@ -60,6 +61,8 @@ def visits(case: Case) -> list[Visit]:
         layers = [entered.object(event) for event in inner.tolist()]
         moody = [layer for layer in layers if layer.type.startswith(MOODY)]
         result = outputs.firsts[rows[-1]]
+        drops = not moody and bool(case.trace.named(ops["op"][rows], DROPOUTS).any())
+        functional = "Dropout (functional)" * drops
         taken = np.concatenate([inputs.of(row)[:, 0] for row in rows.tolist()])
         made_inside = set(np.concatenate([outputs.of(row)[:, 0] for row in rows.tolist()]).tolist())
         outside = [t for t in dict.fromkeys(taken.tolist()) if t and t not in made_inside]
@@ -73,8 +76,8 @@ def visits(case: Case) -> list[Visit]:
                 scope.name,
                 scope.type,
                 scope.training,
-                _types(moody),
-                _types([layer for layer in moody if layer.training]),
+                _types(moody) or functional,
+                _types([layer for layer in moody if layer.training]) or functional,
                 bool(ops["grad_enabled"][rows].any()),
                 has_run(int(result)),
                 _is_used(case, first)

@@ -126,7 +126,8 @@ def _in_training_mode(model: str, line: int) -> Edits:
 
 
 def _trained_in_evaluation_mode(case: Case, roots: list[Visit]) -> Iterator[Found]:
-    by_name = grouped((visit.name, visit) for visit in roots if visit.has_grad and visit.in_pass and visit.kinds)
+    kinds = {visit.name: visit.kinds for visit in roots if visit.kinds}  # a function in evaluation mode leaves no op
+    by_name = grouped((one.name, one) for one in roots if one.has_grad and one.in_pass and one.name in kinds)
     stepped = {case.model_of(leaf) for leaf in case.training.trained}
     for name, own in by_name.items():
         requires_grad = case.query.tensors.requires_grad
@@ -148,12 +149,12 @@ def _trained_in_evaluation_mode(case: Case, roots: list[Visit]) -> Iterator[Foun
             f"{name} is trained in evaluation mode"
             + (f" (line {line})" if left is not None else "")
             + (", from its evaluation on" if before else "")
-            + f": its {off[0].kinds} {'does' if ' and ' not in off[0].kinds else 'do'} not work as in training",
+            + f": its {kinds[name]} {'does' if ' and ' not in kinds[name] else 'do'} not work as in training",
             Fix(f"{name}.train()  # before the training loop, and after each evaluation", train),
             (case.query.passes.by_number[number].first if left else off[0].event,),
             site=left or off[0].site,
             number=number if left else 0,
-            severity="" if before else WARNING if "Drop" in off[0].kinds or _never_counted(case, off[0]) else NOTE,
+            severity="" if before else WARNING if "Drop" in kinds[name] or _never_counted(case, off[0]) else NOTE,
         )
 
 

@@ -260,7 +260,7 @@ def _up_from(case: Case, bad: _Bad, root: int, end: int, number: int) -> Origin:
             source, wrong = (Source.UNWATCHED, 0) if is_certain else (Source.NOT_RECORDED, wrong)
     elif bad.is_unwatched(state):
         source = Source.UNWATCHED
-        event = event if case.trace.event(event).site else _taker(case, state.tensor)
+        event = event if case.trace.event(event).site else case.downstream.readers(state.tensor)[0]
     elif case.trace.kinds[event] != Kind.MUTATED:
         source = Source.DATA
     else:  # a step before it, in a pass without values, may have been the first
@@ -269,13 +269,6 @@ def _up_from(case: Case, bad: _Bad, root: int, end: int, number: int) -> Origin:
         source = Source.STEP if is_first else Source.NOT_RECORDED
     harm = min(end, case.trace.count - 1)
     return Origin(source, event, wrong, harm, number, is_nan)
-
-
-def _taker(case: Case, tensor: int) -> int:
-    """The first op that took a tensor."""
-    ops = case.trace.table(Kind.OP)
-    inputs = ops.lists("inputs")
-    return int(ops.events[inputs.owners[inputs.values == tensor][0]])
 
 
 def as_recorded(case: Case, op: OpRan, tensor: int) -> tuple[int, int]:

@@ -45,7 +45,9 @@ _KEEP = "retain_graph=True"
 def backward_twice(case: Case) -> Iterator[Found]:
     for error in case.failures:
         if _MESSAGE in error.message:
-            earlier = _earlier_pass(case, error)
+            received = case.trace.table(Kind.RECEIVED)
+            ran = (received["node"] == error.node) & (received["in_pass"] != error.number)
+            earlier = int(received["in_pass"][ran & (received.events < error.event)][-1:].sum())  # 0: none
             shared = case.query.nodes.event(error.node)
             made = f", made at {case.at(shared.index)}" if shared is not None else ""
             root = case.query.passes.began(error.number).roots if error.number else ()
@@ -142,11 +144,3 @@ def _where_it_is_made(case: Case, tensor: int) -> Fix | str:
         f"{old}.detach()  # at {case.at(op.index)}",
         typed_for(old, f"{old}.detach()", case.query.places.line(op.site)[1]),
     )
-
-
-def _earlier_pass(case: Case, error: Failure) -> int:
-    """The last pass before the error in which its node ran; 0 if there is none."""
-    received = case.trace.table(Kind.RECEIVED)
-    ran = (received["node"] == error.node) & (received["in_pass"] != error.number)
-    earlier = received["in_pass"][ran & (received.events < error.event)]
-    return int(earlier[-1]) if len(earlier) else 0

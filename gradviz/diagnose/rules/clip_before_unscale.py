@@ -57,7 +57,9 @@ def clip_before_unscale(case: Case) -> Iterator[Found]:
     last = contained(lives.events, np.concatenate(unscaling))
     early = waiting & ~last & (lives.after(last) > 0)
     for own in case.by_site(distinct(lives.events[early])).values():
-        if not _clips(case, int(own[0])):
+        clipped = case.trace.table(Kind.CLIPPED)  # by an op, or by a function that the line called
+        is_of_line = contained(case.trace.events["site"][own[:1]], clipped.sites[clipped.events < own[0]]).any()
+        if _writer(case, int(own[0])) not in _CLIPPING and not is_of_line:
             continue
         leaves = tuple(distinct(lives.leaves[contained(lives.events, own)]).tolist())
         after = int(min(event for events in unscaling for event in events if event > own[0]))
@@ -70,14 +72,6 @@ def clip_before_unscale(case: Case) -> Iterator[Found]:
             (int(own[0]), after),
             tensors=leaves,
         )
-
-
-def _clips(case: Case, event: int) -> bool:
-    """Whether an event clips gradients: its op clips, or its line called a function that clips gradients."""
-    if _writer(case, event) in _CLIPPING:
-        return True
-    clipped = case.trace.table(Kind.CLIPPED)
-    return bool(contained(case.trace.events["site"][event], clipped.sites[clipped.events < event]))
 
 
 def _writer(case: Case, event: int) -> str:

@@ -52,7 +52,9 @@ def gradient_overwritten(case: Case) -> Iterator[Found]:
         if not replaced:
             continue
         leaves = tuple(distinct(lives.leaves[contained(lives.events, replaced) & waiting]).tolist())
-        if _is_zero(case, replaced[0]) and not case.training.trained <= set(leaves):
+        is_assigned = case.trace.kinds[replaced[0]] == Kind.GRAD_ASSIGNED
+        grad = _put_there(case, replaced[0])[0] if is_assigned else 0  # zeros keep a leaf from learning on purpose
+        if grad and is_zero(case.trace.snapshot(grad, replaced[0])) and not case.training.trained <= set(leaves):
             continue
         yield Found(
             f"the gradient{'s' * (len(leaves) > 1)} of {case.called(leaves)} "
@@ -110,14 +112,6 @@ def _gradients(case: Case) -> dict[int, int]:
     produced = case.trace.table(Kind.PRODUCED)
     flows = produced.lists("flows")
     return dict(zip(flows.elements[:, 1].tolist(), produced["in_pass"][flows.owners].tolist(), strict=True))
-
-
-def _is_zero(case: Case, event: int) -> bool:
-    """Whether an event assigns a `.grad` of zeros: this keeps a leaf from learning on purpose."""
-    if case.trace.kinds[event] != Kind.GRAD_ASSIGNED:
-        return False
-    grad = case.trace.table(Kind.GRAD_ASSIGNED).object(event).grad
-    return is_zero(case.trace.snapshot(grad, event))
 
 
 def _added(spot: Spot) -> list[Edit]:

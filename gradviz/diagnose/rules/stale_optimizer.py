@@ -90,7 +90,8 @@ def _of_others(case: Case) -> Iterator[Found]:
     rows, came = case.query.of(Ledger).rows, case.trace.table(Kind.ACCUMULATED)
     seen: set[int] = set()
     for optimizer in distinct(rows.optimizers).tolist() if case.recorded is None else ():
-        own, passes = rows.optimizers == optimizer, _own_passes(case, optimizer)
+        own, owners = rows.optimizers == optimizer, case.query.of(PassOwners).optimizers
+        passes = [one.number for one in case.trace.passes if owners(one.number) == {optimizer}]
         steps, held, made = distinct(rows.steps[own]), distinct(rows.leaves[own]), case.training.made_at(optimizer)
         known = {*case.trace.parameters, *case.training.holders}
         if not passes:
@@ -174,12 +175,6 @@ def _made_after(spot: Spot, given: str) -> list[Edit]:
         if source.function(made) is source.function(statement) and made.lineno < statement.lineno:
             return [source.after(statement, source.code(made))]
     return []
-
-
-def _own_passes(case: Case, optimizer: int) -> list[int]:
-    """The passes that belong to an optimizer alone."""
-    owners = case.query.of(PassOwners).optimizers
-    return [one.number for one in case.trace.passes if owners(one.number) == {optimizer}]
 
 
 def _replacing(case: Case, made: int) -> int:

@@ -29,6 +29,7 @@ import numpy as np
 
 from gradviz.diagnose.loops import loops_around
 from gradviz.diagnose.rule import WARNING, Case, Found, Kind, Need, Rule, Threshold
+from gradviz.events.values import Stat
 from gradviz.query.ledger import Ledger
 from gradviz.query.optimizer_steps import rates_of_groups
 from gradviz.sets import distinct, without
@@ -64,9 +65,10 @@ def vanished_lr(case: Case) -> Iterator[Found]:
             last = _tiny_at_the_end(rates, _THOUSANDTH)
             if last < max(_LEAST, _HALF * len(rates)) or not _is_stepped_per_batch(case, optimizer):
                 continue
-        if not _has_gradients(case, int(events[-last])):
+        first, came = int(events[-last]), case.trace.table(Kind.ACCUMULATED)
+        rows = case.trace.states.rows_of(came["gradient"], came.events)
+        if not (case.trace.states.stats[rows[(came.events > first) & (rows >= 0)], Stat.RMS] > 0).any():
             continue
-        first = int(events[-last])
         scheduled = case.trace.table(Kind.SCHEDULED)
         before = scheduled.events[np.isin(scheduled["optimizer"], [optimizer, 0]) & (scheduled.events < first)]
         by = int(before[-1]) if len(before) else -1
@@ -135,10 +137,3 @@ def _making(case: Case, optimizer: int, by: int) -> int:
     is_own = step is None or not case.trace.has_sources or bool(case.trace.source(step.place.file))
     is_often = scheduled.object(by).steps > _FEW or loops_around(case, case.site(by)) > 1
     return -1 if is_own and is_often else int(made[0])
-
-
-def _has_gradients(case: Case, step: int) -> bool:
-    came = case.trace.table(Kind.ACCUMULATED)
-    rows = case.trace.states.rows_of(came["gradient"], came.events)
-    late = (came.events > step) & (rows >= 0)
-    return bool((case.trace.states.stats[rows[late], 3] > 0).any())

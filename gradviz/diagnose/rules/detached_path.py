@@ -24,7 +24,8 @@ that is cut every few steps, a sampled action beside its log-probability, a part
 a whole leaf that it cuts off and no optimizer holds. A decoder behind codes without a straight-through estimate,
 `decoder(q.detach())`, looks like such a probe, and a layer under no_grad that is added to its own results like a target
 of itself. The second call of a net in a difference, cut off, looks like the target of a consistency loss, whether it is
-the negative of a ranking or the prior of a divergence. A note only: a layer that reads what is cut off, whose result a
+the negative of a ranking or the prior of a divergence; one side of a similarity, `a @ b.detach().T`, looks like the
+stopped gradient of a Siamese net. A note only: a layer that reads what is cut off, whose result a
 later op combines with it, as a gate does, one way of several from a result, keys beside queries, the prediction beside
 its target, or one of the two states of a recurrence: that may be meant.
 """

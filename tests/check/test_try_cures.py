@@ -96,6 +96,7 @@ ADVISED = {
     "stale-model: an average by mul_ and add_ in a dict that shares the memory of the weights",
     "stale-model: an average in tensors that share the memory of the weights",
     "stale-model: an average that is the model, by mul_ and add_",
+    "not-updated: an optimizer of a table that a helper steps in the place of another",
 }
 TYPED = {
     "off-loss-path: a result that is thrown away",
@@ -108,6 +109,7 @@ TYPED = {
     "off-loss-path: a penalty of each turn, of which the last is kept",
     "off-loss-path: the loss of each task, of which the last is kept",
     "off-loss-path: an average in a dictionary that no line writes to",
+    "off-loss-path: a loss that the next line replaces by its second term",
 }  # of the rules whose cures are advice
 FORGOTTEN = """
 import sys

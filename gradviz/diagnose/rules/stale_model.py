@@ -26,8 +26,8 @@ Example:
 Cure: evaluate the model that is trained; keep a state_dict with `copy.deepcopy(model.state_dict())`.
 
 Not reported: an average of the weights that follows the trained model; weights that are drawn to a copy which is a part
-of the loss: a target network that is averaged the wrong way round looks like an anchor, and one that nothing updates like the
-reference policy of a divergence.
+of the loss: a target network that is averaged the wrong way round looks like an anchor, and one that nothing updates
+like the reference policy of a divergence.
 """
 
 import ast

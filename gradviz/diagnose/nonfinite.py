@@ -305,7 +305,7 @@ def _is_meant(case: Case, tensor: int, at: int) -> bool:
     has_graph, bad = case.query.tensors.requires_grad(tensor, at), _Bad(case)
     maker = case.query.tensors.made(tensor)
     if isinstance(maker, TensorMade) and maker.how == UNWATCHED:
-        usual, made = as_recorded(case, case.query.tensors.op(_taker(case, tensor)), tensor)
+        usual, made = as_recorded(case, case.query.tensors.op(case.downstream.readers(tensor)[0]), tensor)
         return not has_graph and (not usual or bad.is_bad(usual, made))
     if not isinstance(maker, OpRan):
         return not has_graph

@@ -15,7 +15,7 @@ from posixpath import commonpath
 from statistics import median
 from typing import NamedTuple
 
-from gradviz.graph.model import DATA, GRAD_FN, OP, Graph, Node, Scope, learns, moved, scopes_around
+from gradviz.graph.model import DATA, GRAD_FN, OP, Graph, Node, Scope, learns, lines_text, moved, scopes_around
 from gradviz.graph.roll import data_boxes
 from gradviz.query.function_calls import FunctionCall
 
@@ -149,7 +149,7 @@ def _by_lines(graph: Graph, rows: list[_Row]) -> list[_Row]:
     for number, (file, line) in enumerate(lines):
         groups[file, number // together].append(line)
     calls = {
-        (file, line): FunctionCall(f"lines {group[0]}–{group[-1]}", (file, ""), -number, group[0], 0, 0, False)
+        (file, line): FunctionCall(lines_text(group[0], group[-1]), (file, ""), -number, group[0], 0, 0, False)
         for number, ((file, _), group) in enumerate(groups.items(), 1)
         for line in group
     }

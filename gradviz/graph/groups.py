@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gradviz.graph.model import DATA, GRAD_FN, LEAF, OP, TENSOR, Graph, Node, no_collection
+from gradviz.graph.model import DATA, GRAD_FN, LEAF, OP, TENSOR, Graph, Node, lines_text, no_collection
 
 SCOPE, REPEAT, RUN, PLACE, DATA_BOX = "scope", "repeat", "run", "place", "data"
 
@@ -333,10 +333,7 @@ def _again(blocks: list[_Item]) -> str:
 
 def _lines(items: list[_Item]) -> str:
     numbers = [item.line for item in items if item.line]
-    if not numbers:
-        return ""
-    first, last = min(numbers), max(numbers)
-    return f", line {first}" if first == last else f", lines {first}–{last}"
+    return f", {lines_text(min(numbers), max(numbers))}" if numbers else ""
 
 
 def _inherit_scope(item: _Item, scope: str) -> None:

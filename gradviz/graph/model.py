@@ -316,6 +316,11 @@ class Ids:
 # Speeds up the creation of very many objects.
 
 
+def lines_text(first: int, last: int) -> str:
+    """A stretch of lines in words: `line 7`, `lines 4–11`."""
+    return f"line {first}" if first == last else f"lines {first}–{last}"
+
+
 @contextmanager
 def no_collection() -> Iterator[None]:
     """Turn off Python's garbage collector, as a context manager or decorator. While a graph is built there are no

@@ -67,6 +67,10 @@ class Case:
         """So many calls in passes that were recorded: `8 calls`, or `8 recorded calls` where others were left out."""
         return f"{count:,} recorded calls" if self.recorded is not None else f"{count:,} calls"
 
+    def at_least(self, count: int) -> str:
+        """So many times of what may have happened in each pass: `19`, or `at least 19` where passes were left out."""
+        return f"{'at least ' * (self.recorded is not None)}{count:,}"
+
     @cached_property
     def failures(self) -> list[Failure]:
         """The exceptions that left a backward pass or ended the program."""

@@ -68,7 +68,7 @@ def constant_output(case: Case) -> Iterator[Found]:
         if not _blocks(case, op.index, is_one_entry=op.op in SHARES and float(low[0]) == 1):
             continue
         yield Found(
-            f"{op.op} gives {number(float(high[0]), 4)} for every input in all {len(rows)} calls: "
+            f"{op.op} gives {number(float(high[0]), 4)} for every input in all {case.calls_called(len(rows))}: "
             f"it has one entry to normalise, and no gradient passes it",
             Fix(
                 "normalise over the dimension of the classes or features: dim=-1 of more than one entry; "

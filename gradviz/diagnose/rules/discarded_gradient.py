@@ -91,7 +91,7 @@ def discarded_gradient(case: Case) -> Iterator[Found]:
         is_read = case.query.of(Ledger).are_read(lives.leaves[rows], lives.events[rows], _clearings(case, rows))
         leaves = tuple(distinct(lives.leaves[rows if is_read.all() else rows[~is_read]]).tolist())
         backward_pass, told = (by_number[numbers[0]], f"the gradients of pass {numbers[0]} ({case.called(leaves)})")
-        more = f"; so are those of {len(numbers) - 1:,} other passes" if len(numbers) > 1 else ""
+        more = f"; so are those of {case.at_least(len(numbers) - 1)} other passes" if len(numbers) > 1 else ""
         step = _step_before(case, int(lives.leaves[row]), backward_pass, cleared)
         if step is not None:
             yield Found(

@@ -128,13 +128,13 @@ def _longest_chain(case: Case) -> Found | None:
     if longest is None:
         return None
     site, of_line = longest
-    count = f"{'at least ' * bool(each_left_out(case.trace))}{len(of_line)}"
     result = case.called(case.query.nodes.outputs(int(table["node"][of_line[-1]])))
     alive = case.trace.table(Kind.ALIVE)
     memory = _held_text(case, int(alive.events[-1])) if len(alive) else ""
     at_last = memory and f"; at the end of pass {alive['in_pass'][-1]} they {memory}"
     return Found(
-        f"{result} keeps the graphs of {count} passes alive: it has a grad_fn, and grows with each{at_last}",
+        f"{result} keeps the graphs of {case.at_least(len(of_line))} passes alive: it has a grad_fn, and "
+        f"grows with each{at_last}",
         Fix(_without_graph(case, int(table.events[of_line[-1]]), int(table["node"][of_line[-1]])), _detached),
         (int(table.events[of_line[0]]), int(table.events[of_line[-1]])),
         site=site,

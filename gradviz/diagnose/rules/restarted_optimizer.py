@@ -58,16 +58,16 @@ def restarted_optimizer(case: Case) -> Iterator[Found]:
         keeps = event.type != "SGD" or any(settings_of(group).get("momentum") for group in event.groups)
         if all(own == leaves[0] for own in leaves) and keeps:
             yield Found(
-                f"{first.type} is made here for each of {len(used)} steps: what it keeps between steps begins "
-                "at 0 again",
+                f"{first.type} is made here for each of {case.at_least(len(used))} steps: what it keeps between "
+                "steps begins at 0 again",
                 Fix("make the optimizer once, before the loop", _before_the_loop),
                 (second.index, first.index),
                 tensors=first.parameters,
             )
         elif not set.intersection(*leaves) and not any(_are_read_later(case, own) for own in leaves):
             yield Found(
-                f"{case.called(sorted(leaves[0]))} are made here for each of {len(used)} steps: no pass uses what a "
-                "step changed",
+                f"{case.called(sorted(leaves[0]))} are made here for each of {case.at_least(len(used))} steps: no "
+                "pass uses what a step changed",
                 "make the model and the optimizer once, before the loop",
                 (started_at(case, min(second.parameters), second.index) or second.index, second.index),
                 tensors=first.parameters,

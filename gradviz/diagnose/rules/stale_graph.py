@@ -133,8 +133,8 @@ def stale_graph(case: Case) -> Iterator[Found]:
         if line.chained or len(line.passes) < _LEAST:
             continue
         yield Found(
-            f"{_computed_once(case, line.node, line.leaves)} {len(line.passes)} passes go through it since: it belongs "
-            "to weights that are gone",
+            f"{_computed_once(case, line.node, line.leaves)} {case.at_least(len(line.passes))} passes go through it "
+            "since: it belongs to weights that are gone",
             _CURE,
             (line.made, case.query.passes.by_number[line.passes[0]].first),
             site=line.site,

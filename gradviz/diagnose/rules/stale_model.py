@@ -138,7 +138,7 @@ def _untouched(case: Case, known: set[int]) -> Iterator[Found]:
         compared = (one for one in case.of(visits) if one.is_evaluation)
         is_baseline = any(twins & {*one.parameters} for one in compared)
         yield Found(
-            f"{name or first.type} is evaluated {len(own)} times, but no step ever changes it: "
+            f"{name or first.type} is evaluated {case.at_least(len(own))} times, but no step ever changes it: "
             f"{trained or 'a copy of it'} is the model that is trained",
             Fix(
                 f"evaluate {trained or 'the model that is trained'}, or copy its weights: "

@@ -23,6 +23,7 @@ _MOST_PLACES = 20  # of the program in a scope that are drawn without the functi
 _MOST_NODES = 100
 _OFTEN = 4  # calls of a function
 _MOST_LINES, _GROUPS_OF_LINES = 26, 8  # lines that are drawn one by one, and else groups of them
+_MOST_IN_A_CALL = 60  # operations of a library
 _MOST_WAYS_BACK = 12  # from a place of a loop to an earlier one
 _Where = tuple[str, int]  # the scope around a call, and the site of the call
 
@@ -135,7 +136,8 @@ def _without_recursion(calls: list[FunctionCall]) -> Iterator[FunctionCall]:
 
 def _by_lines(graph: Graph, rows: list[_Row]) -> list[_Row]:
     """The rows, with groups of lines as if they were calls: of a program that does too much outside of functions and
-    modules to be drawn line by line, and of a loop whose operations lead to one another in too many ways."""
+    modules to be drawn line by line, of a loop whose operations lead to one another in too many ways, and of a call in
+    which a library runs many."""
     outside = [row for row in rows if not row.node.scope]
     shown = {row.node.id: row.node for row in outside if not row.calls}
     file = next((node.file for node in shown.values() if node.file), "")
@@ -143,8 +145,9 @@ def _by_lines(graph: Graph, rows: list[_Row]) -> list[_Row]:
     lines = sorted({*line_of.values()})
     together = math.ceil(len(lines) / _GROUPS_OF_LINES)
     if len(lines) <= _MOST_LINES:
-        line_of = {name: line_of[name] for name in _tangled(graph, shown)}
-        lines, together = sorted({*line_of.values()}), _MOST_LINES
+        tangled = _tangled(graph, shown)
+        line_of = {name: line_of[name] for name in tangled or _in_busy_calls(shown)}
+        lines, together = sorted({*line_of.values()}), _MOST_LINES if tangled else 1
     groups: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
     for number, (file, line) in enumerate(lines):
         groups[file, number // together].append(line)
@@ -175,6 +178,15 @@ def _tangled(graph: Graph, shown: dict[str, Node]) -> list[str]:
         return []
     begin, end = min(first for first, _ in back), max(last for _, last in back)
     return [name for name in shown if begin <= order[places[name]] <= end]
+
+
+def _in_busy_calls(shown: dict[str, Node]) -> list[str]:
+    """The operations of the calls in which a library runs many, as a solver does."""
+    ops: defaultdict[Hashable, list[str | None]] = defaultdict(list)
+    for node in shown.values():
+        ops[_line_of(node), node.col, node.end_col].append(node.op)
+    busy = {place for place, own in ops.items() if len(own) > _MOST_IN_A_CALL and len({*own}) > 1}
+    return [name for name, node in shown.items() if (_line_of(node), node.col, node.end_col) in busy]
 
 
 class _Renaming:

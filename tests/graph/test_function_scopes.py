@@ -324,3 +324,32 @@ def test_a_leaf_that_boxes_use_often_does_not_say_how_many_boxes_use_it(traced: 
     graph = picture_of(solver, traced)
     leaf = next(thing for thing in scene_of(graph).things.values() if thing.lines[0] == ("name", "matrix"))
     assert not any("used" in text for _, text in leaf.lines)
+
+
+def test_the_loop_that_a_library_runs_in_a_call_is_one_box(traced: Traced) -> None:
+    solver = [
+        "def solve(f, h):",
+        "    for _ in range(20):",
+        "        one = f(h) * 0.1",
+        "        two = f(h + one / 2) * 0.1",
+        "        three = f(h + two / 2 - one) * 0.1",
+        "        four = f(h + three - two) * 0.1",
+        "        h = h + (one + two * 2 + three * 2 + four) / 6 - three * 0.01 + (one - four) * 0.02",
+        "    return h",
+    ]
+    program = [
+        "import gradviz.engine as torch",
+        "from gradviz.engine import nn",
+        "field = nn.Linear(2, 2)",
+        "h = solve(field, torch.ones(3, 2))",
+        "h.square().mean().backward()",
+    ]
+
+    def run() -> None:
+        space = {"__name__": "__main__"}
+        exec(compile("\n".join(solver), "/lib/site-packages/solver.py", "exec"), space)
+        exec(compile("\n".join(program), "solving.py", "exec"), space)
+
+    shown = boxes(picture_of(run, traced))
+    assert "line 4" in shown
+    assert len(shown) <= 8

@@ -45,7 +45,8 @@ def outermost_modules(frame: FrameType | None, of_program: bool = False) -> dict
     names that `holder_of` gives them; without modules inside other modules, unless these are a library's wrappers,
     which come first."""
     spaces = list(_spaces(frame, of_program))
-    modules = {id(thing): thing for space in spaces for thing in map(_compiled_in, _modules_in(space))}
+    held = (one for space in spaces for variable in space for _, one in _modules_in(*variable))
+    modules = {id(thing): thing for thing in map(_compiled_in, held)}
     whole = [thing for thing in modules.values() if not _is_wrapper(thing)]
     inner = {id(part) for thing in whole for _, part in members(thing) if part is not thing}
     outer = sorted((thing for key, thing in modules.items() if key not in inner), key=_is_wrapper)
@@ -163,13 +164,9 @@ def _variables_of(frame: FrameType) -> list[_Variable]:
     ]
 
 
-def _modules_in(variables: Sequence[_Variable]) -> Iterator[Any]:
-    """The modules among some variables, and the modules in their collections."""
-    for _, value in variables:
-        if _is_module(value):
-            yield value
-        else:
-            yield from (element for _, element in _elements(value))
+def _modules_in(name: str, value: Any) -> list[_Variable]:
+    """A module in a variable, or the modules in its collection, each with its path."""
+    return [(name, value)] if _is_module(value) else [(f"{name}.{key}", one) for key, one in _elements(value)]
 
 
 def _name_in(variables: Sequence[_Variable], thing: Any) -> str:
@@ -201,7 +198,7 @@ def _elements(value: Any) -> Iterator[tuple[Any, Any]]:
 
 def _path_below(name: str, value: Any, thing: Any) -> str:
     """The path of a module below another module, or below a module in a collection; empty if it is not there."""
-    owners = [(name, value)] if _is_module(value) else [(f"{name}.{key}", one) for key, one in _elements(value)]
+    owners = _modules_in(name, value)
     found = (f"{prefix}.{path}" for prefix, owner in owners for path, part in members(owner) if part is thing)
     return next(found, "").removesuffix(".")
 

@@ -18,6 +18,7 @@ Not reported: a change of a tensor that no node saved, and a change after the la
 import ast
 import re
 from collections.abc import Iterator
+from functools import partial
 from math import prod
 
 from gradviz.diagnose.constants import carried_into
@@ -105,15 +106,13 @@ def _of_saved(case: Case, error: Failure) -> Found:
     carried = carried_into(case, error.node, error.number) if error.node and error.number else 0
     why = f"; {case.words.called(carried)} leads to it from an earlier round" if carried else ""
     cure = _between_rounds(case, carried) if carried else None
+    of_node = partial(Found, node=error.node, number=error.number, severity=case.severity_of(error))
     if made is not None and write is None and (call := _itself(case, made, error.event)):
-        return Found(
+        return of_node(
             f"{call} changes in place what its own {saver} saved: PyTorch has no gradient of it",
             Fix("compute the result by other operations"),
             (made.op, error.event, made.index),
             site=case.place(made.op),
-            node=error.node,
-            number=error.number,
-            severity=case.severity_of(error),
         )
     if made is None and (found := _only_write(case, error)) is not None:
         return found
@@ -122,14 +121,11 @@ def _of_saved(case: Case, error: Failure) -> Found:
         if error.number and not (is_known or is_whole) and each_left_out(case.trace):
             how = recording(case.trace, f"--passes {error.number}")
             why += f"; pass {error.number} was not watched from its beginning: {how} records it"
-        return Found(
+        return of_node(
             f"a tensor that {saver} saved was changed in place before its backward{why}",
             cure or Fix("make a new tensor in place of changing a saved one", _with_a_new_tensor),
             (error.event,),
             site=_round_of(case, carried, error.number) or error.site,
-            severity=case.severity_of(error),
-            node=error.node,
-            number=error.number,
         )
     event, tensor, version = write
     base = _base(case, tensor)
@@ -137,15 +133,12 @@ def _of_saved(case: Case, error: Failure) -> Found:
     saved = "what it was" if version < 0 else f"version {version} of it"
     maker = case.query.tensors.maker(carried) if carried else None
     writer = case.words.expression(case.site(event), 40) or case.query.tensors.writer(event)
-    return Found(
+    return of_node(
         f"{writer} changes {name} in place, but {saver} ({case.at(made.index)}) saved {saved} for its backward{why}",
         cure or _computed_later(case, event, error.number) or Fix(_OUT_OF_PLACE.format(name=name), _with_a_new_tensor),
         (*((maker,) if maker is not None else ()), event, error.event, made.index),
         site=_round_of(case, carried, error.number) or case.place(event),
-        node=error.node,
-        number=error.number,
         tensors=tuple(dict.fromkeys((tensor, base))),
-        severity=case.severity_of(error),
     )
 
 

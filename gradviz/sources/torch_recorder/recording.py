@@ -365,7 +365,7 @@ class TorchRecorder:
         if call is not None and self.compared is not None:
             self.compared.made(call, result)
         if self.calls is not None:
-            self.calls.note(cls.apply, args, kwargs, result)
+            self.calls.note(cls.apply, "apply", args, kwargs, result)
 
     def opaque(self, call: Callable[..., Any], args: Any, kwargs: Any, frame: FrameType) -> Any:
         """Call a compiled function, which cannot be seen into. Emit it as one op, together with all tensors that it

@@ -8,6 +8,7 @@ kept where they enter it (held_values.py). With `--values full` the calls are re
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -90,9 +91,9 @@ class Replayable:
         self.source.handed_on = self.handed_on
         for sort in (calls.OP, calls.LINEAR, calls.DATA):
             forward.put_around(sort, self._following)
-        forward.put_around(calls.FILL, self._noting)
+        forward.put_around(calls.FILL, partial(_and_then, self._filled))
         for sort in (calls.REQUIRE, calls.SET_REQUIRES_GRAD):
-            forward.put_around(sort, self._forgetting)
+            forward.put_around(sort, partial(_and_then, self._required))
 
     def differentiated(self, of: Pass, gradients: Sequence[Any]) -> None:
         """Record a differentiable pass as a call of `autograd.grad`."""
@@ -130,29 +131,15 @@ class Replayable:
 
         return run
 
-    def _noting(self, way: Way) -> Way:
-        """Wrap the way of `nn.init` functions, which fill their first argument."""
+    def _filled(self, func: Any, name: str, args: Any, kwargs: Any, result: Any) -> None:
+        """Note what functions of `nn.init` have filled, their first argument."""
+        self._note_silent_write(name, args, kwargs)
 
-        def run(func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
-            yield from way(func, name, args, kwargs, frame)
-            self._note_silent_write(name, args, kwargs)
-
-        return run
-
-    def _forgetting(self, way: Way) -> Way:
-        """Wrap a way that changes whether its first argument is a leaf: the tensor is kept anew where it is used
-        next."""
-
-        def run(func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
-            steps = way(func, name, args, kwargs, frame)
-            next(steps)
-            result = yield
-            finish(steps, result)
-            known = self.source.identity.known.get(id(args[0]))
-            if known is not None:
-                self.held.drop(known.number)
-
-        return run
+    def _required(self, func: Any, name: str, args: Any, kwargs: Any, result: Any) -> None:
+        """Keep a tensor anew where it is used next: a call has changed whether it is a leaf."""
+        known = self.source.identity.known.get(id(args[0]))
+        if known is not None:
+            self.held.drop(known.number)
 
     # --- before a call
 
@@ -201,6 +188,19 @@ class Replayable:
         self.held.note_call(call, outputs, numbers, changed)
 
 
+def _and_then(then: Callable[[Any, str, Any, Any, Any], None], way: Way) -> Way:
+    """A way around a way: `then` gets the call and its result, after its last step."""
+
+    def run(func: Any, name: str, args: Any, kwargs: Any, frame: FrameType) -> Steps:
+        steps = way(func, name, args, kwargs, frame)
+        next(steps)
+        result = yield
+        finish(steps, result)
+        then(func, name, args, kwargs, result)
+
+    return run
+
+
 def _context() -> str:
     """The state that a call depends on besides its arguments."""
     autocast = {
@@ -232,39 +232,25 @@ class Calls:
     def follow(self, forward: Forward) -> None:
         """Keep the calls that the ways of a recorder handle."""
         for sort in (calls.OP, calls.LINEAR):
-            forward.put_around(sort, self._keeping)
+            forward.put_around(sort, partial(_and_then, self.note))
 
-    def _keeping(self, way: Way) -> Way:
-        def run(func: Any, name: str, args: Any, kwargs: Any, frame: Any) -> Steps:
-            steps = way(func, name, args, kwargs, frame)
-            next(steps)
-            result = yield
-            finish(steps, result)
-            self.note(func, args, kwargs, result)
-
-        return run
-
-    def note(self, func: Callable[..., Any], args: Any, kwargs: Any, result: Any) -> None:
+    def note(self, func: Callable[..., Any], name: str, args: Any, kwargs: Any, result: Any) -> None:
         """Keep a call, for the tensors that it returned."""
         call = None
         for output in outputs_of(result):
             known = self.identity.known.get(id(output))
             if known is not None:
-                call = call or (func, self._emptied(args), self._emptied(kwargs))
+                call = call or (func, _mapped(args, self._slot), _mapped(kwargs, self._slot))
                 self.known[known.number] = call
         while len(self.known) > _MOST:
             del self.known[next(iter(self.known))]
 
-    def _emptied(self, value: Any) -> Any:
-        """Arguments with slots in place of tensors."""
-        if isinstance(value, torch.Tensor):
-            known = self.identity.known.get(id(value))
-            return _Slot(0 if known is None else known.number)
-        if type(value) in (list, tuple):
-            return type(value)(self._emptied(part) for part in value)
-        if type(value) is dict:
-            return {name: self._emptied(part) for name, part in value.items()}
-        return value
+    def _slot(self, value: Any) -> Any:
+        """The slot of a tensor; any other value itself."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        known = self.identity.known.get(id(value))
+        return _Slot(0 if known is None else known.number)
 
     def forward_of(
         self, op: str, outputs: Sequence[int], inputs: Sequence[int]
@@ -275,16 +261,21 @@ class Calls:
         call = next((self.known[number] for number in outputs if number in self.known), None)
         if op in _STEPS:  # the call of a linear layer, which is recorded as its two steps
             call = _STEPS[op], [_Slot(number) for number in inputs], {}
-        if call is None or not _numbers(call[1:]) <= set(inputs):
+        parts: list[Any] = []
+        _mapped(call, parts.append)
+        if call is None or not {part.number for part in parts if type(part) is _Slot} <= set(inputs):
             raise LookupError(f"this node cannot be checked: no function of PyTorch's is known that is {op} alone")
         func, args, kwargs = call
 
         def forward(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
             with torch.random.fork_rng(devices=[]), no_grad():
-                tensors = {
-                    number: torch.from_numpy(np.array(array)) for number, array in zip(inputs, arrays, strict=True)
-                }
-                result = func(*_filled(args, tensors), **_filled(kwargs, tensors))
+                given = zip(map(_Slot, inputs), arrays, strict=True)
+                tensors: dict[Any, Any] = {slot: torch.from_numpy(np.array(array)) for slot, array in given}
+
+                def filled(part: Any) -> Any:
+                    return tensors[part] if type(part) is _Slot else part
+
+                result = func(*_mapped(args, filled), **_mapped(kwargs, filled))
                 return [to_numpy(to_cpu(detach(output))).copy() for output in outputs_of(result)]
 
         return forward
@@ -293,19 +284,10 @@ class Calls:
 _STEPS: dict[str, Callable[..., Any]] = {"t": torch.t, "addmm": torch.addmm}
 
 
-def _numbers(value: Any) -> set[int]:
-    """The numbers of the tensors in arguments."""
-    if type(value) is _Slot:
-        return {value.number}
-    parts = value.values() if type(value) is dict else value if type(value) in (list, tuple) else ()
-    return {number for part in parts for number in _numbers(part)}
-
-
-def _filled(value: Any, tensors: dict[int, torch.Tensor]) -> Any:
-    if type(value) is _Slot:
-        return tensors[value.number]
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Arguments with each part changed that is no list, tuple or dict."""
     if type(value) in (list, tuple):
-        return type(value)(_filled(part, tensors) for part in value)
+        return type(value)(_mapped(part, change) for part in value)
     if type(value) is dict:
-        return {name: _filled(part, tensors) for name, part in value.items()}
-    return value
+        return {name: _mapped(part, change) for name, part in value.items()}
+    return change(value)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gradviz.step import CommandError
 from gradviz.step.group import Group
-from gradviz.step.plain_stop import describe
+from gradviz.step.showing import describe
 from gradviz.step.state import Session
 from gradviz.step.verbs import parse, run, run_together
 from gradviz.words.escape import clean

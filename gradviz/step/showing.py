@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from rich.cells import cell_len, set_cell_size
+from rich.text import Text
 
 from gradviz.events.kinds import Kind
 from gradviz.events.site import Place
@@ -18,18 +19,23 @@ from gradviz.query.ops import function_name
 from gradviz.query.predicate import Predicate
 from gradviz.query.writes import grad_changes
 from gradviz.step import NO_VALUES, CommandError
-from gradviz.step.leaves import View, last_change, ordered
-from gradviz.step.plain_stop import describe
+from gradviz.step.leaves import PLAIN, View, last_change, ordered
+from gradviz.step.leaves import leaves as lines_of_leaves
 from gradviz.step.state import Resume, Session
+from gradviz.step.timeline import position
 from gradviz.words.absence import no_grad_reason, no_grad_told, zero_told
 from gradviz.words.chain_rule import why as explained
 from gradviz.words.escape import clean, shortened, shortened_left
 from gradviz.words.forward_mode import compare as modes_compared
 from gradviz.words.numbers import brief, number, shape, value
+from gradviz.words.rows import rows
 from gradviz.words.sentences import fields_told, sentence
+from gradviz.words.source import source, title
 from gradviz.words.stop import Stop, Subject, changes, subject
 
 _SHOWN = 12  # events
+WIDTH = 100  # of a stop as plain text
+_SOURCE, _LEAVES = 4, 20  # lines of it
 
 
 def why(session: Session, argument: str) -> None:
@@ -182,6 +188,28 @@ def first_bad(session: Session, argument: str) -> None:
     other = "number {number} of {events} with {what}: y (why) explains its origin"
     count = session.events_told(len(events))
     session.message = session.say(first if number == 1 else other, number=number, events=count, what=session.say(what))
+
+
+def describe(stop: Stop, view: View = PLAIN) -> str:
+    """A stop in a few lines of at most WIDTH characters; only the sentence may be longer."""
+    return "\n".join(line.rstrip() for line in _lines(stop, view))
+
+
+def _lines(stop: Stop, view: View) -> Iterator[str]:
+    yield position(stop)
+    yield sentence(stop)
+    site, _ = stop.place
+    if site is not None:
+        yield f"  {title(stop)}"
+        yield from _texts(source(stop, WIDTH - 2, _SOURCE))
+    for row in rows(stop):
+        yield shortened(f"  {set_cell_size(stop.say(row.label), 11)}{row.text}", WIDTH)
+    yield f"  {stop.say('variables' if view.variables else 'leaves')}"
+    yield from _texts(lines_of_leaves(stop, WIDTH - 2, _LEAVES, View(variables=view.variables)))
+
+
+def _texts(lines: list[Text]) -> Iterator[str]:
+    return (f"  {line.plain}" for line in lines)
 
 
 def export(session: Session, argument: str) -> None:
@@ -451,8 +479,8 @@ def _path(stop: Stop, text: str) -> list[str]:
 
 def _path_steps(stop: Stop, way: list[int]) -> list[str]:
     lines = []
-    for position, tensor in enumerate(way):
-        op = op_of(stop.query, tensor) if position else None
+    for at, tensor in enumerate(way):
+        op = op_of(stop.query, tensor) if at else None
         if op is not None:
             node = stop.query.nodes.main_of_op(op.index)
             cut = stop.say("{op}, and the gradient is cut off here: no node", op=clean(function_name(op.op)))

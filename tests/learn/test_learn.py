@@ -24,7 +24,7 @@ from gradviz.learn.lesson import Lesson, _expected, is_right, is_word, lesson_ca
 from gradviz.page.page_texts import LITERAL, STATIC
 from gradviz.step import CommandError, screen, verbs
 from gradviz.step.group import Group
-from gradviz.step.plain_stop import describe
+from gradviz.step.showing import describe
 from gradviz.step.state import Session
 from gradviz.step.terminal import Terminal
 from gradviz.step.timeline import legend, timeline

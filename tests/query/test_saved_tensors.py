@@ -18,7 +18,7 @@ from gradviz.events import kinds
 from gradviz.graph.build import build
 from gradviz.query import Query
 from gradviz.step.plain import script
-from gradviz.step.plain_stop import describe
+from gradviz.step.showing import describe
 from gradviz.step.state import Session
 from gradviz.tracefile import open_trace
 

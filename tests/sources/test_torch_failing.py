@@ -261,11 +261,11 @@ HAND_ON = {
 }  # fmt: skip
 # What switches off: where it fails, something of the recorder stays, and is silent.
 SWITCH_OFF = {
-    "kernels.BelowAutograd.leave", "program_lines.Places.end", "recording.TorchRecorder.end",
+    "kernels.BelowAutograd.leave", "recording.Places.end", "recording.TorchRecorder.end",
     "watching.Replaced.put_back", "optimizers.Training.end", "watching.Watching.take_out",
     "watching.Watching._take_out_safely",
 }  # fmt: skip
-SHOWN = {"program_lines.Places.without_ours"}  # without it, tracebacks have frames of gradviz's
+SHOWN = {"recording.Places.without_ours"}  # without it, tracebacks have frames of gradviz's
 
 
 def functions_of(module: types.ModuleType) -> Iterator[tuple[str, Any]]:

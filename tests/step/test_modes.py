@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from gradviz.query import Query
 from gradviz.query.moment import Modes
-from gradviz.step.plain_stop import describe
 from gradviz.step.screen import Screen
+from gradviz.step.showing import describe
 from gradviz.step.state import Session
 from gradviz.step.verbs import obey
 from gradviz.tracefile import open_trace

@@ -15,8 +15,8 @@ import gradviz.engine as torch
 from gradviz.events import kinds as k
 from gradviz.sources.record import record
 from gradviz.step.plain import commands, script
-from gradviz.step.plain_stop import WIDTH, describe
 from gradviz.step.screen import Screen
+from gradviz.step.showing import WIDTH, describe
 from gradviz.step.state import CommandError, Session
 from gradviz.step.terminal import Keys
 from gradviz.step.verbs import BY_KEY, GROUPS, LESSON, RANKS, VERBS, obey

@@ -16,7 +16,7 @@ from gradviz.query.writes import grad_changes, value_changes
 from gradviz.sources.script import Target, run
 from gradviz.step.leaves import leaf_rows
 from gradviz.step.plain import script
-from gradviz.step.plain_stop import describe
+from gradviz.step.showing import describe
 from gradviz.step.state import CommandError, Session
 from gradviz.step.verbs import GROUPS, LESSON, RANKS, VERBS, obey, parse
 from gradviz.tracefile import open_trace

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from gradviz.errors import GradvizError
 from gradviz.sources.record import record
 from gradviz.step.leaves import PLAIN
-from gradviz.step.plain_stop import describe
 from gradviz.step.screen import Screen
+from gradviz.step.showing import describe
 from gradviz.step.state import Session
 from gradviz.step.verbs import VERBS, Verb, obey
 from gradviz.tracefile import open_trace

@@ -29,8 +29,8 @@ from gradviz.sources.script import Target, run
 from gradviz.step.leaves import leaves
 from gradviz.step.neighbourhood import drawn as drawn_graph
 from gradviz.step.plain import script
-from gradviz.step.plain_stop import describe
 from gradviz.step.screen import Screen
+from gradviz.step.showing import describe
 from gradviz.step.state import Session
 from gradviz.step.verbs import obey
 from gradviz.tracefile import Trace, TraceError, for_moments, open_trace, part_of

@@ -29,7 +29,7 @@ from gradviz.pictures.layout import dot_of
 from gradviz.pictures.scene import scene_of
 from gradviz.query import Query
 from gradviz.sources.record import record
-from gradviz.step.plain_stop import describe
+from gradviz.step.showing import describe
 from gradviz.step.state import Session
 from gradviz.tracefile import Snapshot, Trace, open_trace
 from gradviz.words import Words

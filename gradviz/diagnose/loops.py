@@ -31,8 +31,7 @@ def keeping_lines(case: Case, file: str, names: Collection[str], made_by: str) -
     tree = case.query.of(trees).get(file)
     for node in nodes_of(tree):
         for value in _stored(node, names):
-            name = _kept(value, names, made_by)
-            if name:
+            if name := _kept(value, names, made_by):
                 yield getattr(node, "lineno", 0), name
 
 

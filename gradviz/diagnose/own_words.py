@@ -59,8 +59,7 @@ _NAMES: dict[str, Callable[[Case, Found], str]] = {
 
 def update_in_place(case: Case, made: int | None, name: str) -> str:
     """The cure for an update that makes a new tensor of a leaf of this name, at the event `made`."""
-    update = in_place(statement_at(case.query, case.place(made)), name)
-    if update:
+    if update := in_place(statement_at(case.query, case.place(made)), name):
         return f"with torch.no_grad(): {update}  # update the leaf in place: it stays the leaf"
     return f"update the leaf {name} in place, under torch.no_grad(): it stays the leaf"
 

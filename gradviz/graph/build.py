@@ -511,8 +511,7 @@ class _Builder:
         node.name = function_name(op.op)
         node.op, node.args, node.in_pass = op.op, op.args, op.in_pass
         node.astray = event in self.query.of(Downstream).astray
-        number = self.query.nodes.main_of_op(event)
-        if number:
+        if number := self.query.nodes.main_of_op(event):
             node.grad_fn, node.pair = self.query.nodes.name(number), self.ids.node[number]
         self._place(node, op.site)
         self._note_calls(node, op)
@@ -770,8 +769,7 @@ def _before_without_op(query: Query, part: Part, state: State) -> list[State]:
     """The predecessors of a state that no op made: its earlier state, or the tensor whose memory it shares."""
     tensors = query.tensors
     if state.since != FIRST:
-        source = tensors.mutation(state.since).source
-        if source:
+        if source := tensors.mutation(state.since).source:
             part.writes.add(state.since)
         return [tensors.before(tensor, state.since) for tensor in (state.tensor, source) if tensor]
     base = tensors.base(state)

@@ -349,8 +349,7 @@ class Present:
 
     def _past_node(self, node: int) -> Any:
         """The event before the last stop that made a node; None if it is unknown."""
-        known = self.past is not None and node <= self._newest_node
-        return self.past.query.nodes.event(node) if known and self.past is not None else None
+        return self.past.query.nodes.event(node) if self.past is not None and node <= self._newest_node else None
 
     def lines(self) -> frozenset[int]:
         """The lines of the event: its own line and those of the calls around it."""

@@ -7,9 +7,9 @@ from collections.abc import Container, Iterator
 
 import numpy as np
 
-from gradviz.events.kinds import REQUIRES_GRAD, Kind, NumberRead, OpRan, TensorMade
+from gradviz.events.kinds import REQUIRES_GRAD, NumberRead, OpRan, TensorMade
 from gradviz.events.values import Stat
-from gradviz.query.flow import reach
+from gradviz.query.flow import op_of, reach
 from gradviz.query.ops import COPYING, OF_PARTS
 from gradviz.query.query import Query
 from gradviz.query.source_trees import appended_before, assigned_before, method_calls, statement_at
@@ -27,13 +27,10 @@ def copied_from(query: Query, made: TensorMade) -> int:
     if row < 0 or not states.forms[row]:
         return 0
     stats, form = states.stats[row], query.trace.forms[int(states.forms[row])]
-    if made.how in _OF_NUMBERS and 1 < np.prod(form.shape) <= _FEW:
-        scalar = _of_numbers(query, row)
-        if scalar:
-            return scalar
-    if np.isnan(stats[0]) or (form.shape and np.prod(form.shape) > 1 and stats[0] == stats[1]):
-        return 0
-    if stats[0] == stats[1] and float(stats[0]).is_integer():
+    if made.how in _OF_NUMBERS and 1 < np.prod(form.shape) <= _FEW and (scalar := _of_numbers(query, row)):
+        return scalar
+    is_constant = stats[0] == stats[1] and (np.prod(form.shape) > 1 or float(stats[0]).is_integer())
+    if np.isnan(stats[0]) or is_constant:
         return 0
     first = max(row - _BEFORE, 0)
     same = (states.stats[first:row] == stats).all(axis=1)
@@ -41,7 +38,7 @@ def copied_from(query: Query, made: TensorMade) -> int:
     for number in np.flatnonzero(same)[::-1].tolist():
         other = states.form(first + number)
         tensor = int(states.tensors[first + number])
-        if other is not None and np.prod(other.shape) == np.prod(form.shape) and _by_op(query, tensor):
+        if other is not None and np.prod(other.shape) == np.prod(form.shape) and op_of(query, tensor):
             return tensor
     return 0
 
@@ -70,14 +67,13 @@ def _of_numbers(query: Query, row: int) -> int:
     if array is None or array.dtype.kind != "f" or np.all(array == np.round(array)):
         return 0
     first = max(row - _BEFORE, 0)
-    scalar = (states.stats[first:row, Stat.MIN] == states.stats[first:row, Stat.MAX]) & (
-        states.flags[first:row] & REQUIRES_GRAD > 0
-    )
+    scalar = states.stats[first:row, Stat.MIN] == states.stats[first:row, Stat.MAX]
+    scalar &= states.flags[first:row] & REQUIRES_GRAD > 0
     rows = first + np.flatnonzero(scalar)
     same = rows[np.isin(states.stats[rows, Stat.MIN], array.astype(np.float64))]
     if not np.isin(array.astype(np.float64), states.stats[same, Stat.MIN]).all():
         return 0
-    return next((t for t in states.tensors[same[::-1]].tolist() if _by_op(query, t)), 0)
+    return next((t for t in states.tensors[same[::-1]].tolist() if op_of(query, t)), 0)
 
 
 _FAR = 8  # the most copies of copies that are followed
@@ -103,11 +99,6 @@ def original(query: Query, tensor: int) -> int:
         if query.tensors.is_leaf_that_requires_grad(current, query.trace.count):
             return current
     return 0
-
-
-def _by_op(query: Query, tensor: int) -> bool:
-    maker = query.tensors.maker(tensor)
-    return maker is not None and int(query.trace.kinds[maker]) == Kind.OP
 
 
 _READING = ("item", "tolist", "detach", "data", "numpy", "clone", "float")

@@ -672,8 +672,7 @@ def why_no_grad(query: Query, tensor: int, moment: Moment) -> Absence:
     if not state.requires_grad:
         return Absence(Why.NOT_REQUIRED)
     if not state.is_leaf:
-        leaf = _leaf_before(query, tensor, born)
-        if leaf:
+        if leaf := _leaf_before(query, tensor, born):
             return Absence(Why.REPLACED, event=born, leaf=leaf)
         event, gradient = _passed_by(query, tensor, moment)
         return Absence(Why.NON_LEAF, event=event, gradient=gradient)

@@ -489,8 +489,7 @@ class Labels(Lookup):
         is_cut = isinstance(maker, OpRan) and self._is_inner(maker) and _CUT in text
         if text and not is_cut:
             return text
-        differentiated = self._differentiated(tensor)
-        if differentiated:
+        if differentiated := self._differentiated(tensor):
             return f"gradient of {self._older(differentiated, tensor)}"
         owner, part = self._held.get(tensor, (0, ""))
         if owner:
@@ -536,8 +535,7 @@ class Labels(Lookup):
     def _of_no_op(self, tensor: int, maker: TensorMade) -> str:
         """The name of a tensor that no op made: `x.data`; for a parameter, or a tensor from before the recording, the
         operand that reads it; else the call in the expression at its site."""
-        result = self.saved_result(tensor)
-        if result:
+        if result := self.saved_result(tensor):
             return self._older(result, tensor)
         if maker.how in _NAMED_BY_READING:
             if maker.how in (TRANSFORM, VMAP) and maker.source:

@@ -193,8 +193,7 @@ class Nodes(Lookup):
     def grad_fn(self, tensor: int, at: int) -> int:
         """The node that was the `grad_fn` of a tensor just after event `at`, or that the op of this event made for it;
         0 if there is none. The tensor may be a leaf by now: check its flags."""
-        op_nodes = [node for node in self.of_op(at) if tensor in self.outputs(node)]
-        if op_nodes:
+        if op_nodes := [node for node in self.of_op(at) if tensor in self.outputs(node)]:
             return op_nodes[-1]
         self.trace.reach_history(tensor, at)
         return self.of_tensors.last(tensor, at) or 0

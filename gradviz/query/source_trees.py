@@ -91,12 +91,8 @@ def assigned_before(query: Query, site: Site | None, name: str) -> ast.Assign | 
 def appended_before(query: Query, site: Site | None, name: str) -> ast.Call | None:
     """The only call of `append` on a list of this name above the line of a site, in the same function; None if there is
     none, or several."""
-    calls = [
-        node
-        for node in _above(query, site)
-        if isinstance(node, ast.Call)
-        if isinstance(node.func, ast.Attribute) and ast.unparse(node.func) == f"{name}.append" and len(node.args) == 1
-    ]
+    above = (node for node in _above(query, site) if isinstance(node, ast.Call) and len(node.args) == 1)
+    calls = [call for call in above if ast.unparse(call.func) == f"{name}.append"]
     return calls[0] if len(calls) == 1 else None
 
 
@@ -122,8 +118,7 @@ def _of_scope(scope: ast.AST) -> Iterator[ast.AST]:
 def backward_call(query: Query, site: Site | None) -> ast.Call | None:
     """The call of `backward` or `grad` in the statement at a site; None if there is none, or more than one."""
     statement = statement_at(query, site)
-    calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)] if statement else []
-    passes = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr in _PASSES]
+    passes = [call for method in _PASSES for call, _ in method_calls(statement, method)]
     return passes[0] if len(passes) == 1 else None
 
 

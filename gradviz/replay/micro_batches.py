@@ -314,8 +314,7 @@ def _counts(call: Call, calls: Sequence[Call], outcomes: Sequence[Outcome], part
 
 def _result(plan: Plan, outcome: Outcome, tensor: int, before: int) -> np.ndarray | None:
     """The elements of a tensor that entered a call."""
-    made = [event for event, one in outcome.made if one == tensor and event < before]
-    if made:
+    if made := [event for event, one in outcome.made if one == tensor and event < before]:
         return outcome.made[max(made), tensor]
     return next((step.value.array for step in plan.inputs if step.tensor == tensor), None)
 

@@ -235,8 +235,7 @@ def gradients_of(query: Query, plan: Plan, outcome: Outcome) -> Iterator[tuple[i
 
 def _received(query: Query, node: int, outcome: Outcome) -> tuple[np.ndarray | None, ...]:
     """The gradients that a node received in the replay; for a leaf node, the leaf's gradient."""
-    leaf = query.nodes.leaf(node)
-    if leaf:
+    if leaf := query.nodes.leaf(node):
         return (outcome.gradients.get(leaf),)
     flowed = outcome.nodes.get(node)
     return () if flowed is None else flowed.received

@@ -156,9 +156,7 @@ class EngineReplayable:
         """The call, if it can be made again, after keeping what enters it; None for any other call."""
         if not self.recorder.detailed or kwargs.get("out") is not None:
             return None
-        if not is_grad_enabled() and _writes(name):
-            return None
-        if state.modes.running is not None or state.dual_level:
+        if state.modes.running is not None or state.dual_level or (_writes(name) and not is_grad_enabled()):
             return None
         if name == DIFFERENTIATES and not (
             args[_CREATE_GRAPH] if len(args) > _CREATE_GRAPH else kwargs.get("create_graph")

@@ -166,5 +166,4 @@ def key_of(edge: NodeEdge) -> Key:
 
 def reached(roots: Sequence[Any]) -> list[Any]:
     """The nodes that `roots` lead to, including `roots`; inputs come before the nodes computed from them."""
-    nodes = reach(roots, lambda node: map(edge_node, node.edges))
-    return sorted(nodes, key=lambda node: node.number)
+    return sorted(reach(roots, lambda node: map(edge_node, node.edges)), key=lambda node: node.number)

@@ -48,8 +48,7 @@ def neighbourhood(stop: Stop, most: int) -> Neighbourhood | None:
         return None
     made = isinstance(stop.event, kinds.NodeMade)
     failed = isinstance(stop.event, kinds.ErrorRaised) and stop.moment.pass_info is not None and stop.event.node
-    node = (0 if made else stop.node) or _running(stop) or failed
-    if node:
+    if node := (0 if made else stop.node) or _running(stop) or failed:
         return _Backward(stop, node).drawn(most)
     if isinstance(stop.event, kinds.PassBegan):
         roots = [root.node for root in stop.event.roots if root.node]
@@ -202,8 +201,7 @@ class _Forward:
 
     def _kind(self, made: object, tensor: int) -> str:
         if isinstance(made, kinds.OpRan):
-            node = self.stop.query.nodes.main_of_op(made.index)
-            if node:
+            if node := self.stop.query.nodes.main_of_op(made.index):
                 return self.stop.words.node_name(node)
             return self.stop.say("{op}, no node", op=clean(function_name(made.op)))
         return self.stop.say("leaf" if self.stop.moment.flags(tensor) & REQUIRES_GRAD else "no grad")

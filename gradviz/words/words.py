@@ -241,8 +241,7 @@ class Words:
         is the node that receives the gradient: a tensor that the program does not see is named by it."""
         if not tensor and node:
             return self.say("gradient of {name}", name=self.say("the output of {node}", node=self.node_name(node)))
-        root = self.root_of(moment)
-        if root:
+        if root := self.root_of(moment):
             return self.partial(root, tensor, before=before)
         name = self.called(tensor) if tensor else "?"
         backward_pass = moment.pass_info

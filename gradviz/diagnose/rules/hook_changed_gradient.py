@@ -111,8 +111,7 @@ def _hook_site(case: Case, after: int) -> int:
 
 
 def _tensor(case: Case, table: Table, row: int) -> int:
-    tensor = int(table["tensor"][row])
-    if tensor:
+    if tensor := int(table["tensor"][row]):
         return tensor
     return next(iter(case.query.nodes.tensors(int(table["node"][row]))), 0)
 

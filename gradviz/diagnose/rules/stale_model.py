@@ -113,8 +113,7 @@ def _untouched(case: Case, known: set[int]) -> Iterator[Found]:
     changed = set(writes.changed.tolist())
     copies: dict[int, set[int]] = {}
     for leaf in case.trace.parameters:
-        source = original(case.query, leaf)
-        if source:
+        if source := original(case.query, leaf):
             copies.setdefault(leaf, set()).add(source)
             copies.setdefault(source, set()).add(leaf)
     calls: dict[tuple[int, ...], list] = {}  # type: ignore[type-arg]

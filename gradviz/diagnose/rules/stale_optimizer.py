@@ -168,8 +168,7 @@ def _made_after(spot: Spot, given: str) -> list[Edit]:
     """Other parameters, if they are known, for the optimizer that the statement makes; or the optimizer made again
     after the statement, which replaces its parameters."""
     source, statement = spot.source, spot.statement
-    made_here = [call for made, call, _ in spot.optimizers() if made is statement and call.args]
-    if made_here:
+    if made_here := [call for made, call, _ in spot.optimizers() if made is statement and call.args]:
         return [source.replaced(made_here[0].args[0], given)] if given else []
     for made, _, _ in spot.optimizers():
         if source.function(made) is source.function(statement) and made.lineno < statement.lineno:
@@ -199,8 +198,7 @@ def _idle_steps(case: Case, leaves: list[int]) -> np.ndarray:
     since = int(came.events[contained(came["tensor"], leaves)].min())
     found = [stepped.events[:0]]
     for optimizer in distinct(stepped["optimizer"]).tolist():
-        held = [tensor for tensor, owners in case.training.holders.items() if optimizer in owners]
-        got = came.events[contained(came["tensor"], held)]
+        got = came.events[contained(came["tensor"], case.training.held_by(optimizer))]
         steps = stepped.events[stepped["optimizer"] == optimizer]
         late = steps[steps > since]
         if not len(got) or (got.max() < since and len(late) >= _LEAST):

@@ -130,8 +130,7 @@ def _cured(report: Report, trace: Trace, rerun: Rerun | None, number: int, only_
         raise NoFix("the trace has no source texts, so no edit is known")
     if patch is None:
         tell(f"no sure edit: {finding.fix}")
-        others = [str(k) for k, other in enumerate(report, 1) if other.patch is not None]
-        if others:
+        if others := [str(k) for k, other in enumerate(report, 1) if other.patch is not None]:
             tell(f"--finding {others[0]} has one")
         return 1
     if not only_diff:

@@ -145,8 +145,7 @@ class SourceText:
     def before(self, statement: ast.stmt, code: str) -> Edit:
         """A statement put before another one."""
         start, _ = self.span(statement)
-        decorators = getattr(statement, "decorator_list", [])
-        if decorators:
+        if decorators := getattr(statement, "decorator_list", []):
             start = self.text.rindex("@", 0, self.span(decorators[0])[0])
         indent = self._indent(start)
         return Edit(start, start, f"{code}; " if indent is None else f"{code}\n{indent}")
@@ -354,8 +353,7 @@ class Spot:
     def calls_here(self, *names: str) -> list[ast.Call]:
         """The calls of functions with these names in the expression; if there are none, in the statement."""
         for area in (self.area, self.statement):
-            calls = [n for n in ast.walk(area) if isinstance(n, ast.Call) and called(n) in names]
-            if calls:
+            if calls := [n for n in ast.walk(area) if isinstance(n, ast.Call) and called(n) in names]:
                 return sorted(calls, key=self.source.span)
         return []
 

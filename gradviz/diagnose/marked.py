@@ -70,8 +70,7 @@ def _about(graph: Graph, trace: Trace, finding: Finding) -> list[Node]:
     """The nodes of a graph that a finding is about: its op or grad_fn, otherwise its tensors."""
     names = [f"n{finding.node}"] if finding.node else []
     names += [f"op{event}" for event in finding.events[:1] if trace.kinds[event] in (Kind.OP, Kind.MUTATED)]
-    about = [graph.nodes[name] for name in names if name in graph.nodes]
-    if about:
+    if about := [graph.nodes[name] for name in names if name in graph.nodes]:
         return about
     tensors = finding.tensors[:_MARKED]
     newest = {

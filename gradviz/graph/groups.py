@@ -273,8 +273,7 @@ class _Tree:
 
 def rows_of(graph: Graph) -> list[Node]:
     """The ops in the order in which they ran; the grad_fns that an op made, if it has no ops."""
-    rows = [node for node in graph.nodes.values() if node.kind == OP]
-    if rows:
+    if rows := [node for node in graph.nodes.values() if node.kind == OP]:
         return rows
     grad_fns = [node for node in graph.nodes.values() if node.kind == GRAD_FN and node.op is not None]
     return sorted(grad_fns, key=lambda node: node.number)

@@ -112,8 +112,7 @@ class _Pass:
         made = self.query.tensors.made(tensor)
         if not isinstance(made, OpRan) or not any(made.inputs):
             return None
-        written = writes_by_any_name(self.query, tensor, made.index + 1, event)
-        if written:
+        if written := writes_by_any_name(self.query, tensor, made.index + 1, event):
             made = self.query.tensors.op(written[-1]) if self.query.tensors.is_op(written[-1]) else None
             if made is None or not made.grad_enabled or not _is_in_place(made, tensor):
                 raise _Refused("{name} was changed in place", name=self._called(tensor))

@@ -141,8 +141,7 @@ def _of_a_parameter(queries: Sequence[Query], together: Sequence[Stepped], commo
     none."""
     of_ranks = [settings_by_parameter(query, step) for query, step in zip(queries, together, strict=True)]
     for parameter in (name for name in common if all(name in settings for settings in of_ranks)):
-        apart = _apart([known[parameter] for known in of_ranks])
-        if apart:
+        if apart := _apart([known[parameter] for known in of_ranks]):
             return {name: Apart((f"{name} of {parameter}",), values, number=1) for name, values in apart.items()}
     return {}
 
@@ -632,8 +631,7 @@ def frozen_on_some(ranks: Replicas) -> Apart | None:
             )
             for name in names
         }
-        apart = [name for name in names if len(set(requires[name])) > 1]
-        if apart:
+        if apart := [name for name in names if len(set(requires[name])) > 1]:
             first = requires[apart[0]]
             tensors = tuple(known[apart[0]] for known in parameters)
             changed = tuple(map(_last_change, ranks.queries, tensors, events))

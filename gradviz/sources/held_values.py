@@ -194,8 +194,7 @@ class HeldValues:
         """The tensors that a call wrote to, given those that it `changed`: all that share their memory. Other tensors
         that were written to meanwhile are forgotten."""
         written = set(changed)
-        groups = {self.here[number].group for number in written if number in self.here}
-        if groups:
+        if groups := {self.here[number].group for number in written if number in self.here}:
             written.update(number for number, entry in self.here.items() if entry.group in groups)
         if self.recorder.written:
             self._forget(set(self.recorder.take_written()) - written)
@@ -222,8 +221,7 @@ class HeldValues:
 
     def _forget(self, written: Collection[int]) -> None:
         """Forget tensors that were written to outside recorded calls, and all that share their memory."""
-        groups = {self.here[number].group for number in written if number in self.here}
-        if groups:
+        if groups := {self.here[number].group for number in written if number in self.here}:
             self.here = {number: entry for number, entry in self.here.items() if entry.group not in groups}
 
     def _begin_segment(self) -> None:

@@ -122,8 +122,7 @@ def _about_tensor(session: Session, tensor: int) -> list[str]:
     lines.append(_labelled(stop, ".grad", stop.value(state.grad) if state.grad else "None"))
     if not state.grad:
         lines.append(_labelled(stop, "", no_grad_reason(stop, tensor, name)))
-    tangent = stop.moment.tangent(tensor)
-    if tangent:
+    if tangent := stop.moment.tangent(tensor):
         lines.append(_labelled(stop, "tangent", stop.value(tangent)))
     for label, part in (("changed at", "value"), (".grad at", "grad")):
         events = changes(words, Subject(tensor, name, part))

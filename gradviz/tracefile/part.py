@@ -378,8 +378,7 @@ class Part(Trace):
     def _birth(self, tensor: int) -> list[int]:
         """The first event with the state of a tensor, if there is one."""
         for place in sorted({*self._chunks_telling(VALUED, tensor), *self._chunks_telling(FLAGGED, tensor)}):
-            events = [*self._told(place, VALUED, tensor), *self._told(place, FLAGGED, tensor)]
-            if events:
+            if events := [*self._told(place, VALUED, tensor), *self._told(place, FLAGGED, tensor)]:
                 return [int(min(events))]
         return []
 

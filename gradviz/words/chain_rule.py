@@ -170,8 +170,7 @@ def _pass_ended(stop: Stop, event: kinds.PassEnded) -> Iterator[str]:
 def _cleared(stop: Stop, event: kinds.GradAssigned | kinds.GradsCleared) -> Iterator[str]:
     """A cleared gradient whose leaf was never updated by it."""
     leaves = (event.tensor,) if isinstance(event, kinds.GradAssigned) else event.tensors
-    lines = [line for leaf in leaves[:_MOST] if (line := _never_updated(stop, leaf))]
-    if lines:
+    if lines := [line for leaf in leaves[:_MOST] if (line := _never_updated(stop, leaf))]:
         yield sentence(stop)
         yield from lines
 

@@ -71,8 +71,7 @@ def unreduced(ranks: Replicas) -> Iterator[RankFound]:
     averages and sends to the others, groups of ranks that average among themselves, ranks with parts of one model (a
     pipeline, shards), and ranks that begin with different parameters.
     """
-    names = ranks.names_of_parts_without_gradient
-    if names:
+    if names := ranks.names_of_parts_without_gradient:
         yield RankFound(
             f"no gradient is reduced to the parts of {named(names)} that lie on the ranks: none of them has one at "
             "step 1, though the passes before it give gradients to the whole parameters",

@@ -35,6 +35,7 @@ from gradviz.diagnose.fix import Edit, Fix, Spot, bracketed
 from gradviz.diagnose.loops import given_away, keeping_lines
 from gradviz.diagnose.rule import WARNING, Case, Found, Need, Rule
 from gradviz.events.kinds import GraphsAlive, Kind
+from gradviz.query.flow import op_of
 from gradviz.query.passes import each_left_out
 from gradviz.query.query import Query
 from gradviz.query.source_trees import assigned_to, statement_at
@@ -83,10 +84,7 @@ def _keeping_nodes(query: Query, alive: GraphsAlive) -> list[int]:
 
 def _size_if_computed(query: Query, tensor: int) -> int:
     """The bytes of a tensor; 0 if no op computed it, or if they are not known."""
-    maker = query.tensors.maker(tensor)
-    if maker is None or query.trace.kinds[maker] != Kind.OP:
-        return 0
-    form = query.trace.states.form(query.trace.states.first(tensor))
+    form = query.trace.states.form(query.trace.states.first(tensor)) if op_of(query, tensor) is not None else None
     dtype = None if form is None else dtype_of(form.dtype)
     return 0 if form is None or dtype is None else math.prod(form.shape) * dtype.itemsize
 

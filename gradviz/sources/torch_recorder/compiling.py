@@ -106,8 +106,7 @@ class Captures:
             return
         with torch._C.DisableTorchFunction():
             alive = [tensor for reference in self.written[graph] if (tensor := reference()) is not None]
-            states = [source.identity.state_of(tensor) for tensor in alive]
-            if states:
+            if states := [source.identity.state_of(tensor) for tensor in alive]:
                 listener.all_mutated(frame, how, states, source.in_pass)
 
 

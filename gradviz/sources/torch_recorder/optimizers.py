@@ -212,8 +212,7 @@ class Training:
         with torch._C.DisableTorchFunction():
             if set_to_none:
                 listener.grads_dropped(frame, numbers)
-            states = [source.identity.state_of(grad) for grad in grads if grad is not None]
-            if states:
+            if states := [source.identity.state_of(grad) for grad in grads if grad is not None]:
                 listener.all_mutated(frame, "zero_", states, source.in_pass)
 
     def clipping(self, clip: Callable[..., Any]) -> Callable[..., Any]:

@@ -406,8 +406,7 @@ class TorchRecorder:
         identity = source.identity
         with torch._C.DisableTorchFunction():
             written = [tensor for tensor in identity.written_over() if id(tensor) not in before]
-            states = [identity.state_of(tensor) for tensor in written]
-            if states:
+            if states := [identity.state_of(tensor) for tensor in written]:
                 tensor_values.READER.recent.clear()
                 source.listener.all_mutated(frame, COMPILED, states, source.in_pass)
 
@@ -433,8 +432,7 @@ class TorchRecorder:
     def _after_op(
         self, name: str, inputs: list[torch.Tensor], before: list[int], result: Any, frame: FrameType
     ) -> None:
-        outputs = outputs_of(result)
-        if outputs:
+        if outputs := outputs_of(result):
             with torch._C.DisableTorchFunction():
                 leaves = self.source.identity.unseen_leaves(outputs, inputs)
                 inputs, before = [*inputs, *leaves], [*before, *map(version_of, leaves)]

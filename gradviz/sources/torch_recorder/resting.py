@@ -120,8 +120,7 @@ class Resting:
         """Emit the tensors that were written to, and the gradients that are others than before."""
         source = self.source
         with _Plain():
-            written = source.identity.written_over()
-            if written:
+            if written := source.identity.written_over():
                 source.listener.all_mutated(None, UNWATCHED, [source.identity.state_of(t) for t in written])
             self._tell_leaves()
         self.leaves = {}

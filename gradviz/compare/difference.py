@@ -16,7 +16,7 @@ from gradviz.query.flow import reach
 from gradviz.query.query import Query
 from gradviz.replay.outcome import Edits, Flowed, Outcome, Runner, graph_of
 from gradviz.replay.plan import Plan
-from gradviz.sets import contained, distinct
+from gradviz.sets import contained, distinct, grouped
 from gradviz.system.paths import file_name
 from gradviz.tracefile import Site, Snapshot, Trace
 
@@ -442,9 +442,8 @@ class Rounding:
         self.disturbed = [
             runner.run(plan, Edits(_disturbed(plan, UNITS[dtype], random)), graph) for _ in range(REPLAYS)
         ]
-        self.calls: dict[int, list[int]] = {}  # by tensor, the calls that made it or wrote to it
-        for event, tensor in self.base.made:
-            self.calls.setdefault(tensor, []).append(event)
+        # by tensor, the calls that made it or wrote to it
+        self.calls = grouped((tensor, event) for event, tensor in self.base.made)
 
     def of_result(self, tensor: int, event: int, recorded: Snapshot) -> float | None:
         """The bound for a result of the op at an event; None if no replay gives it."""

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from gradviz.graph.model import DATA, GRAD_FN, OP, Graph, Node, Scope, learns, lines_text, moved, scopes_around
 from gradviz.graph.roll import data_boxes
 from gradviz.query.function_calls import FunctionCall
+from gradviz.sets import grouped
 
 _MOST_PLACES = 20  # of the program in a scope that are drawn without the functions around them
 _MOST_NODES = 100
@@ -394,10 +395,8 @@ def _is_named(path: str, names: Collection[str]) -> bool:
 
 def _inside(graph: Graph) -> dict[str, list[tuple[object, ...]]]:
     """The ops inside each scope, in order: the place in the scope, the op, its node and the shapes of its results."""
-    made: dict[str, list[object]] = {}
-    for edge in graph.edges:
-        if edge.kind == DATA and graph.nodes[edge.source].kind == OP:
-            made.setdefault(edge.source, []).append(graph.nodes[edge.target].shape)
+    of_ops = (edge for edge in graph.edges if edge.kind == DATA and graph.nodes[edge.source].kind == OP)
+    made = grouped((edge.source, graph.nodes[edge.target].shape) for edge in of_ops)
     inside: dict[str, list[tuple[object, ...]]] = {}
     for node in graph.nodes.values():
         if node.kind == OP:

@@ -100,10 +100,8 @@ class _Places:
         """The places whose operations are boxes of their own: each time they ran behind another layer, and each of
         these layers ran once, as a `cat` in a loop over layers. One box would lead from each layer to every other
         layer."""
-        behind: dict[Hashable, list[Hashable]] = {}
-        for turn in turns:
-            if turn.call is None and not turn.run[0].visit:
-                behind.setdefault(_place(turn.run[0]), []).append(turn.behind)
+        alone = (turn for turn in turns if turn.call is None and not turn.run[0].visit)
+        behind = grouped((_place(turn.run[0]), turn.behind) for turn in alone)
         read = {_place(node) for turn in turns for node in turn.run if node.id in self.calls.reading}
         return {
             place
@@ -147,9 +145,7 @@ class _Places:
         """Make one group of the operations of a pass that recorded a graph of its own, as for a second derivative, or
         of several passes that ran the same operations."""
         by_pass = grouped((node.in_pass, node) for node in rows)
-        alike: dict[Hashable, list[int]] = {}
-        for number, nodes in by_pass.items():
-            alike.setdefault(tuple((node.op, *_place(node)) for node in nodes), []).append(number)
+        alike = grouped((tuple((node.op, *_place(node)) for node in nodes), at) for at, nodes in by_pass.items())
         for numbers in alike.values():
             group = self._group((RUN, numbers[0]), RUN, _passes(numbers), "", "")
             group.count = len(numbers)

@@ -318,11 +318,8 @@ def _check(query: Query, graph: Graph, began: PassBegan) -> None:
 
 def _places_of_edges(graph: Graph) -> dict[int, list[int | None]]:
     """The positions of each node's edges among the edges of a graph, in order."""
-    places: dict[int, list[int | None]] = {}
-    for place, edge in enumerate(graph.edges):
-        if edge.kind == GRAD and edge.source.startswith("n"):
-            places.setdefault(int(edge.source[1:]), []).append(place)
-    return places
+    of_nodes = ((at, one) for at, one in enumerate(graph.edges) if one.kind == GRAD and one.source.startswith("n"))
+    return grouped((int(edge.source[1:]), place) for place, edge in of_nodes)
 
 
 def _produced(query: Query, number: int) -> dict[int, list[Any]]:

@@ -16,6 +16,7 @@ from gradviz.page.page_texts import with_line
 from gradviz.query import FIRST, Query
 from gradviz.query.curves import by_place, changes_of_modules, gradients_of_modules, layers_of, losses, norm_of
 from gradviz.query.writes import grad_changes, value_changes
+from gradviz.sets import grouped
 from gradviz.tracefile import PassInfo, Snapshot, Trace
 from gradviz.words import Words, numbers
 from gradviz.words.escape import plain, plain_name
@@ -148,10 +149,7 @@ class States:
 
     def along(self, graph: Graph, first: int, last: int) -> list[Entry]:
         """The gradients along `grad` edges: [edge, event, text, text for the edge, norm, odd]."""
-        edges: dict[str, list[int]] = {}
-        for position, edge in enumerate(graph.edges):
-            if edge.kind == m.GRAD:
-                edges.setdefault(edge.source, []).append(position)
+        edges = grouped((edge.source, position) for position, edge in enumerate(graph.edges) if edge.kind == m.GRAD)
         produced = self.trace.table(Kind.PRODUCED)
         entries = []
         for k in produced.events[(produced.events >= first) & (produced.events <= last)].tolist():

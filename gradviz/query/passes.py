@@ -271,10 +271,8 @@ class Deliveries:
 
     def waiting(self, k: int) -> dict[int, list[Delivery]]:
         """The gradients that have arrived at each node by event k and that it has not received yet."""
-        by_node: dict[int, list[Delivery]] = {}
-        for row in np.flatnonzero(self.real & (self.events <= k) & (self.taken > k)).tolist():
-            by_node.setdefault(int(self.targets[row]), []).append(self._delivery(row))
-        return by_node
+        rows = np.flatnonzero(self.real & (self.events <= k) & (self.taken > k)).tolist()
+        return grouped((int(self.targets[row]), self._delivery(row)) for row in rows)
 
     def waits(self) -> Iterator[Wait]:
         """All stretches in which gradients wait. Those at one event have the order of the nodes in `waiting`."""

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from gradviz.query.functions_of_source import blocks_of, function_around, nodes_of, parsed
 from gradviz.query.query import Query
+from gradviz.sets import grouped
 from gradviz.tracefile import Site
 
 _PASSES = ("backward", "grad")
@@ -28,12 +29,8 @@ def statement_at(query: Query, site: Site | None) -> ast.stmt | None:
 
 def _statements(query: Query) -> dict[tuple[str, int], list[ast.stmt]]:
     """The statements that begin on each line of each file, the outer and the earlier ones first."""
-    found: dict[tuple[str, int], list[ast.stmt]] = {}
-    for file, tree in query.of(trees).items():
-        for node in nodes_of(tree):
-            if isinstance(node, ast.stmt):
-                found.setdefault((file, node.lineno), []).append(node)
-    return found
+    nodes = ((file, node) for file, tree in query.of(trees).items() for node in nodes_of(tree))
+    return grouped(((file, node.lineno), node) for file, node in nodes if isinstance(node, ast.stmt))
 
 
 def assigned_to(statement: ast.stmt | None) -> str:

@@ -152,11 +152,11 @@ class StatementsRun:
     @cached_property
     def _calls(self) -> dict[str, list[tuple[str, ast.Expr | ast.Assign, ast.Call]]]:
         """The statements that are a call, or assign what a call gives, by the name of the called function."""
-        found: dict[str, list[tuple[str, ast.Expr | ast.Assign, ast.Call]]] = {}
-        for file, node in self._nodes():
-            if isinstance(node, ast.Expr | ast.Assign) and isinstance(node.value, ast.Call):
-                found.setdefault(called(node.value), []).append((file, node, node.value))
-        return found
+        return grouped(
+            (called(node.value), (file, node, node.value))
+            for file, node in self._nodes()
+            if isinstance(node, ast.Expr | ast.Assign) and isinstance(node.value, ast.Call)
+        )
 
     def _nodes(self) -> Iterator[tuple[str, ast.AST]]:
         yield from ((file, node) for file, tree in self.query.of(trees).items() for node in nodes_of(tree))

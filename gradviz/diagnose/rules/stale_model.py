@@ -46,7 +46,7 @@ from gradviz.query.pass_owners import seen_at
 from gradviz.query.passes import each_left_out
 from gradviz.query.source_trees import assigned_to, method_calls, statement_at
 from gradviz.query.writes import Writes, writes_by_any_name
-from gradviz.sets import contained, distinct, without
+from gradviz.sets import contained, distinct, grouped, without
 
 _LEAST = 2  # the fewest calls after steps
 _ROUNDS = 16  # the fewest passes before an average stops, and behind it
@@ -111,21 +111,15 @@ def _untouched(case: Case, known: set[int]) -> Iterator[Found]:
     """Findings for the evaluated models that nothing changes, but for those with parameters that are `known`."""
     writes, end = case.query.of(Writes), case.trace.count
     changed = set(writes.changed.tolist())
-    copies: dict[int, set[int]] = {}
-    for leaf in case.trace.parameters:
-        if source := original(case.query, leaf):
-            copies.setdefault(leaf, set()).add(source)
-            copies.setdefault(source, set()).add(leaf)
-    calls: dict[tuple[int, ...], list] = {}  # type: ignore[type-arg]
-    for visit in case.of(visits):
-        if visit.is_evaluation and not visit.in_pass and visit.rounds > 0 and visit.parameters:
-            calls.setdefault(visit.parameters, []).append(visit)
-    for parameters, own in calls.items():
+    pairs = [(leaf, source) for leaf in case.trace.parameters if (source := original(case.query, leaf))]
+    copies = grouped([*pairs, *((source, leaf) for leaf, source in pairs)])
+    calls = (one for one in case.of(visits) if one.is_evaluation and not one.in_pass and one.rounds > 0)
+    for parameters, own in grouped((one.parameters, one) for one in calls if one.parameters).items():
         writes_between = (one for leaf in parameters for one in case.query.tensors.writes(leaf) if one > own[0].event)
         if len(own) < _LEAST or (changed | known) & set(parameters) or min(writes_between, default=end) < own[-1].event:
             continue
         made = max(case.query.tensors.maker(leaf) or 0 for leaf in parameters)
-        around = set().union(*(copies.get(leaf, set()) for leaf in parameters)) & case.training.trained & changed
+        around = {other for leaf in parameters for other in copies.get(leaf, ())} & case.training.trained & changed
         twins = {leaf for leaf in around if writes.events[writes.leaves == leaf][-1] > made}
         if not twins or len({visit.rounds for visit in own}) < _LEAST:
             continue
@@ -336,11 +330,8 @@ def _swapped(case: Case, site: int) -> Fix | None:
 
 def _copies(case: Case) -> list[tuple[int, int, int]]:
     """(event, target, source) of each copy into a tensor, by `copy_` or by load_state_dict."""
-    found = []
-    for event in case.trace.events_named(Kind.OP, "op", ("copy_",)).tolist():
-        op = case.query.tensors.op(event)
-        if len(op.inputs) == 2 and op.outputs:
-            found.append((event, op.outputs[0], op.inputs[1]))
+    ops = map(case.query.tensors.op, case.trace.events_named(Kind.OP, "op", ("copy_",)).tolist())
+    found = [(op.index, op.outputs[0], op.inputs[1]) for op in ops if len(op.inputs) == 2 and op.outputs]
     mutated = case.trace.table(Kind.MUTATED)
     rows = np.flatnonzero(case.trace.named(mutated["how"], ("load_state_dict",)))
     found += zip(

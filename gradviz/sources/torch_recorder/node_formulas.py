@@ -21,6 +21,7 @@ import torch
 from gradviz.events.field_types import Rule
 from gradviz.events.filled_formula import with_values
 from gradviz.events.listener import NO_RULE
+from gradviz.sets import grouped
 from gradviz.sources.torch_recorder.arguments import CONSTANTS, text_of
 from gradviz.sources.torch_recorder.pytorchs_own import VERSION, is_floating_point
 
@@ -197,11 +198,7 @@ def _is_plain_loss(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 @cache
 def _by_node() -> dict[str, list[dict[str, Any]]]:
     """The rows by the names of their nodes."""
-    by_node: dict[str, list[dict[str, Any]]] = {}
-    for rows in _table().values():
-        for row in rows:
-            by_node.setdefault(row["node"], []).append(row)
-    return by_node
+    return grouped((row["node"], row) for rows in _table().values() for row in rows)
 
 
 def rule_of_node(fn: Any, name: str, edges: int, of: Rule = NO_RULE) -> Rule:

@@ -80,21 +80,22 @@ def tied_parameters(module: Any) -> list[tuple[str, Any]]:
 
 
 def tensor_paths(tensors: Collection[Any], frame: FrameType | None) -> dict[int, str]:
-    """The paths of tensors in the program's variables, in a frame or in the frames that called it, by identity:
-    `w["bias"]`, `layers[0].w` of objects in a list. Keys and attributes go before indices; what a variable holds alone
-    counts if all have such a variable: in `for w in weights` one would be `w`. Those that none reaches are left out."""
-    wanted = {id(tensor) for tensor in tensors}
-    variables = [variable for space in _spaces(frame, of_program=True) for variable in space]
-    reached = chain.from_iterable(islice(_reached(name, value, _INWARD), _LARGEST) for name, value in variables)
-    paths = [(path, id(held)) for path, held in reached if id(held) in wanted][
-        ::-1
-    ]  # of equal paths the nearest counts
-    alone = {key: path for path, key in paths if path.isidentifier()}
-    if len(alone) == len(wanted):
-        return alone
-    inside = [pair for pair in paths if not pair[0].isidentifier()]
-    inside.sort(key=lambda pair: -len(_INDEX.findall(pair[0])))
-    return {**alone, **{key: path for path, key in inside}}
+    """The paths by which the program reaches tensors inside the variables of a frame or of the frames that called it,
+    by identity: `w["bias"]`, `layers[0].w` of objects in a list. Keys and attributes go before indices. There is none
+    for a Parameter, nor if a variable holds each of them itself. Frames behind that which has all are not looked at:
+    what has been read of a frame is kept with it."""
+    wanted = {id(one) for one in tensors if all(base.__name__ != "Parameter" for base in type(one).__mro__)}
+    paths: list[tuple[str, int]] = []
+    spaces = _spaces(frame, of_program=True)
+    while not wanted <= {key for _, key in paths} and (space := next(spaces, None)) is not None:
+        reached = chain.from_iterable(islice(_reached(name, value, _INWARD), _LARGEST) for name, value in space)
+        paths += [(path, id(held)) for path, held in reached if id(held) in wanted]
+    if wanted <= {key for path, key in paths if path.isidentifier()}:
+        return {}
+    inside = [
+        (path, key) for path, key in reversed(paths) if not path.isidentifier()
+    ]  # of equal ones the nearest counts
+    return {key: path for path, key in sorted(inside, key=lambda pair: -len(_INDEX.findall(pair[0])))}
 
 
 def _reached(path: str, value: Any, depth: int) -> Iterator[_Variable]:

@@ -30,7 +30,7 @@ from gradviz.query.places import Places
 from gradviz.query.scopes import Scopes
 from gradviz.query.sorted_tables import Lookup
 from gradviz.query.tensors import Tensors
-from gradviz.sets import contained, distinct
+from gradviz.sets import contained, distinct, distinct_pairs
 from gradviz.tracefile import Trace
 
 EARLIER = "earlier"  # how a tensor was made that no event made before it was used
@@ -218,7 +218,8 @@ class Names(Lookup):
             begins, ends = firsts[sites == site][order], lasts[sites == site][order]
             call = np.searchsorted(begins, made_at) - 1
             is_after = (call >= 0) & (made_at <= ends[call]) & (used_at > ends[call])
-            left, counts = np.unique(np.unique(np.stack([call, used])[:, is_after], axis=1)[0], return_counts=True)
+            pairs = distinct_pairs(call[is_after], used[is_after])
+            left, _, counts = np.unique(pairs[:, 0], return_index=True, return_counts=True)
             results = outputs.firsts[np.searchsorted(ops.events, ends[left[counts == 1]]) - 1]
             results = results[contained(results, used[is_after])]
             names_of.update(dict.fromkeys(results.tolist(), named[site][0]))

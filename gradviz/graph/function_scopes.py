@@ -183,11 +183,9 @@ def _tangled(graph: Graph, shown: dict[str, Node]) -> list[str]:
 
 def _in_busy_calls(shown: dict[str, Node]) -> list[str]:
     """The operations of the calls in which a library runs many, as a solver does."""
-    ops: defaultdict[Hashable, list[str | None]] = defaultdict(list)
-    for node in shown.values():
-        ops[_line_of(node), node.col, node.end_col].append(node.op)
-    busy = {place for place, own in ops.items() if len(own) > _MOST_IN_A_CALL and len({*own}) > 1}
-    return [name for name, node in shown.items() if (_line_of(node), node.col, node.end_col) in busy]
+    by_place = grouped(((_line_of(node), node.col, node.end_col), name) for name, node in shown.items())
+    many = (names for names in by_place.values() if len(names) > _MOST_IN_A_CALL)
+    return [name for names in many if len({shown[name].op for name in names}) > 1 for name in names]
 
 
 class _Renaming:

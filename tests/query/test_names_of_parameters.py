@@ -285,17 +285,21 @@ field = Field()
 """
 
 
+def run_with_library(folder: Path, library: str, program: str, **parts: str) -> None:
+    """Record a program that finds the names of a library's file, both with their parts filled in."""
+    space: dict[str, Any] = {"__name__": "p"}
+    (folder / "site-packages").mkdir()
+    with gradviz.record(folder / "run.gradviz"):
+        for file, text in (folder / "site-packages" / "lib.py", library), (folder / "p.py", program):
+            file.write_text(text.format(**parts))
+            exec(compile(file.read_text(), str(file), "exec"), space)
+
+
 @pytest.mark.parametrize("solve", ["solve", "solve_wrapped"])
 def test_the_variable_of_the_program_names_a_module_that_a_library_calls(
     torch: Any, solve: str, tmp_path: Path
 ) -> None:
-    files = {tmp_path / "site-packages" / "lib.py": LIBRARY, tmp_path / "p.py": PROGRAM}
-    space: dict[str, Any] = {"__name__": "p"}
-    (tmp_path / "site-packages").mkdir()
-    with gradviz.record(tmp_path / "run.gradviz"):
-        for file, text in files.items():
-            file.write_text(text.format(torch=torch.__name__, solve=solve))
-            exec(compile(file.read_text(), str(file), "exec"), space)
+    run_with_library(tmp_path, LIBRARY, PROGRAM, torch=torch.__name__, solve=solve)
     with open_trace(tmp_path / "run.gradviz") as trace:
         assert {*trace.parameters.values()} == {"field.layer.weight", "field.layer.bias"}
         entered = [event.name for event in trace if isinstance(event, ScopeEntered)]
@@ -337,13 +341,8 @@ for _ in range(2):
 def test_what_a_librarys_module_gives_has_the_name_of_its_variable(
     torch: Any, aside: str, behind: str, use: str, is_named: bool, tmp_path: Path
 ) -> None:
-    files = {tmp_path / "site-packages" / "lib.py": CRITERION, tmp_path / "p.py": USE}
-    space: dict[str, Any] = {"__name__": "p"}
-    (tmp_path / "site-packages").mkdir()
-    with gradviz.record(tmp_path / "run.gradviz"):
-        for file, text in files.items():
-            file.write_text(text.format(torch=torch.__name__, aside=aside or "pass", behind=behind or "pass", use=use))
-            exec(compile(file.read_text(), str(file), "exec"), space)
+    parts = {"aside": aside or "pass", "behind": behind or "pass", "use": use}
+    run_with_library(tmp_path, CRITERION, USE, torch=torch.__name__, **parts)
     with open_trace(tmp_path / "run.gradviz") as trace:
         names = Query(trace).names
         roots = [event.roots[0].tensor for event in trace if isinstance(event, PassBegan)]

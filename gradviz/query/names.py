@@ -210,12 +210,14 @@ class Names(Lookup):
         used = np.concatenate([inputs.values, roots.elements[:, 2]])
         used_at = np.concatenate([ops.events[inputs.owners], began.events[roots.owners]])
         made, first = np.unique(outputs.values, return_index=True)
-        counts = contained(used, made) & np.append(ops["in_pass"][inputs.owners] == 0, np.full(len(roots.owners), True))
-        used, used_at = used[counts], used_at[counts]
+        outside = np.append(ops["in_pass"][inputs.owners] == 0, np.full(len(roots.owners), True))
+        outside &= contained(used, made)
+        used, used_at = used[outside], used_at[outside]
         made_at = ops.events[outputs.owners[first]][np.searchsorted(made, used)]
         for site in distinct(sites[is_one]).tolist():
-            order = np.argsort(firsts[sites == site])
-            begins, ends = firsts[sites == site][order], lasts[sites == site][order]
+            here = np.flatnonzero(sites == site)
+            here = here[np.argsort(firsts[here])]
+            begins, ends = firsts[here], lasts[here]
             call = np.searchsorted(begins, made_at) - 1
             is_after = (call >= 0) & (made_at <= ends[call]) & (used_at > ends[call])
             pairs = distinct_pairs(call[is_after], used[is_after])

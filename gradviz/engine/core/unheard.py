@@ -38,9 +38,8 @@ class UnheardGraphs:
         self.likes = Likes()
         self.known: set[tuple[type, ...]] = set()  # the nodes of the passes that were heard
         self.is_singular = False  # whether one of them had nodes whose derivative may not be finite
-        self.new = self.alarms = self.failures = (
-            0  # the passes that were told for each of the two reasons, or had failed
-        )
+        self.new = self.alarms = 0  # the passes that were told for each of the two reasons
+        self.failures = 0  # the passes that had failed
         self.writes: deque[tuple[ref[Tensor], str, Any]] = deque(maxlen=_MOST_WRITES)
 
     def wrote(self, listener: Any, tensor: Tensor, how: str, frame: FrameType) -> None:

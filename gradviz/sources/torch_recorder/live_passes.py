@@ -7,7 +7,7 @@ that follow from them. Ops without a node left nothing behind: what they gave is
 unwatched."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from types import FrameType
 from typing import Any
@@ -244,8 +244,10 @@ class Ops:
 def giver(tensor: torch.Tensor, frame: FrameType | None) -> Place | None:
     """The expression that gave a tensor, if a variable of the program in this frame or its callers proves it, and
     nothing has written to the tensor."""
-    frames = []
+    return None if version_of(tensor) else giver_of(tensor, _users_frames(frame))
+
+
+def _users_frames(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
-        frames.append(frame)
+        yield frame
         frame = users_frame(frame.f_back)
-    return None if version_of(tensor) else giver_of(tensor, frames)

@@ -1,9 +1,10 @@
-"""The name of a module in the program that holds it: the name that its parameters begin with."""
+"""The names in the program of modules, with which the names of their parameters begin, and of tensors in its
+collections and objects."""
 
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from types import FrameType
 from typing import Any
@@ -30,7 +31,7 @@ def parts_held(module: Any, frame: FrameType | None) -> dict[int, str]:
     """The paths of the program's modules, of their parts and of their parameters, by identity, if a library has put
     them into a module of its own: it calls `module` in this frame, or has made its class, as `likelihood` and `model`
     in `mll`. Empty elsewhere."""
-    if frame is None or not (_is_librarys(frame) or _is_wrapper(module)):
+    if frame is None or not (_is_in_library(frame.f_code.co_filename) or _is_wrapper(module)):
         return {}
     return {
         id(part): f"{name}.{path}" if path else name
@@ -79,11 +80,11 @@ def tied_parameters(module: Any) -> list[tuple[str, Any]]:
     return [pair for pair in members(module, "parameters", remove_duplicate=False) if pair[0] not in first]
 
 
-def tensor_paths(tensors: Collection[Any], frame: FrameType | None) -> dict[int, str]:
+def tensor_paths(tensors: Sequence[Any], frame: FrameType | None) -> list[tuple[int, str]]:
     """The paths by which the program reaches tensors inside the variables of a frame or of the frames that called it,
-    by identity: `w["bias"]`, `layers[0].w` of objects in a list. Keys and attributes go before indices. There is none
-    for a Parameter, nor if a variable holds each of them itself. Frames behind that which has all are not looked at:
-    what has been read of a frame is kept with it."""
+    each with the place of its tensor: `w["bias"]`, `layers[0].w` of objects in a list. Keys and attributes go before
+    indices. There is none for a Parameter, nor if a variable holds each of them itself. Frames behind that which has
+    all are not looked at: what has been read of a frame is kept with it."""
     wanted = {id(one) for one in tensors if all(base.__name__ != "Parameter" for base in type(one).__mro__)}
     paths: list[tuple[str, int]] = []
     spaces = _spaces(frame, of_program=True)
@@ -91,11 +92,11 @@ def tensor_paths(tensors: Collection[Any], frame: FrameType | None) -> dict[int,
         reached = chain.from_iterable(islice(_reached(name, value, _INWARD), _LARGEST) for name, value in space)
         paths += [(path, id(held)) for path, held in reached if id(held) in wanted]
     if wanted <= {key for path, key in paths if path.isidentifier()}:
-        return {}
-    inside = [
-        (path, key) for path, key in reversed(paths) if not path.isidentifier()
-    ]  # of equal ones the nearest counts
-    return {key: path for path, key in sorted(inside, key=lambda pair: -len(_INDEX.findall(pair[0])))}
+        return []
+    inside = [pair for pair in paths if not pair[0].isidentifier()]
+    inside.sort(key=lambda pair: len(_INDEX.findall(pair[0])))
+    path_of = {key: path for path, key in reversed(inside)}  # of those with as many indices the nearest
+    return [(at, path_of[id(one)]) for at, one in enumerate(tensors) if id(one) in path_of]
 
 
 def _reached(path: str, value: Any, depth: int) -> Iterator[_Variable]:
@@ -123,7 +124,7 @@ def _spaces(frame: FrameType | None, of_program: bool = False) -> Iterator[list[
         if frame is None:
             break
         if not f"{frame.f_globals.get('__name__')}.".startswith("gradviz."):
-            if _is_librarys(frame):
+            if _is_in_library(frame.f_code.co_filename):
                 librarys.append(frame)
             else:
                 yield _variables_of(frame)
@@ -131,15 +132,15 @@ def _spaces(frame: FrameType | None, of_program: bool = False) -> Iterator[list[
     yield from map(_variables_of, () if of_program else librarys)
 
 
-def _is_librarys(frame: FrameType) -> bool:
-    return any(folder in frame.f_code.co_filename for folder in _LIBRARIES)
+def _is_in_library(file: str) -> bool:
+    return any(folder in file for folder in _LIBRARIES)
 
 
 def _is_of_program(kind: type) -> bool:
     """Whether a class is the program's own, and its objects have attributes of their own."""
     module = kind.__module__
     file = getattr(sys.modules.get(module), "__file__", None) or ""
-    is_librarys = module in sys.stdlib_module_names or any(folder in file for folder in _LIBRARIES)
+    is_librarys = module in sys.stdlib_module_names or _is_in_library(file)
     return kind.__dictoffset__ != 0 and not is_librarys and not f"{module}.".startswith("gradviz.")
 
 

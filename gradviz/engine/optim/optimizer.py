@@ -130,11 +130,10 @@ class Optimizer:
         if identities != self._told:
             self._told = identities
             groups = [Group(_as_json(_settings(group)), len(group["params"])) for group in self.param_groups]
-            state.listener.holds(where, self.number, type(self).__name__, groups, [*map(number_of, held)])
-            paths = tensor_paths(held, sys._getframe(1))
-            for parameter in held:
-                if path := paths.get(id(parameter)):
-                    state.listener.named(number_of(parameter), path, "")
+            numbers = [*map(number_of, held)]
+            state.listener.holds(where, self.number, type(self).__name__, groups, numbers)
+            for at, path in tensor_paths(held, sys._getframe(1)):
+                state.listener.named(numbers[at], path, "")
 
     def _tell(self, ready: list[list[Tensor]]) -> Where:
         """Tell the listener that a step begins, of the parameters of each group that have a gradient. Returns where."""

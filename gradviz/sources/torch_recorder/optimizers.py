@@ -80,11 +80,6 @@ class Training:
         if is_made or optimizer in self.recorded:
             frame = users_frame(caller)
             self.tell_held(optimizer, None if frame is None else self.source.place(frame))
-            held = parameters_of(optimizer)
-            paths = tensor_paths(held, frame)
-            for parameter in held:
-                if path := paths.get(id(parameter)):
-                    self.source.listener.named(self.source.identity.number_of(parameter), path, "")
 
     @safely
     def tell_held(self, optimizer: Any, where: Where) -> None:
@@ -100,6 +95,8 @@ class Training:
             numbers = [source.identity.number_of(parameter) for parameter in held]
         groups = [Group(_as_json(_settings(group)), len(group["params"])) for group in optimizer.param_groups]
         source.listener.holds(where, self.number_of(optimizer), type(optimizer).__name__, groups, numbers)
+        for at, path in tensor_paths(held, sys._getframe()):
+            source.listener.named(numbers[at], path, "")
 
     # --- a step
 

@@ -11,8 +11,9 @@ from gradviz.diagnose.case import Case
 from gradviz.diagnose.fix import Fix, code_of, typed_for
 from gradviz.events.kinds import OpRan
 from gradviz.events.values import Stat
+from gradviz.query.flow import reach
 from gradviz.query.functions_of_source import called
-from gradviz.query.ops import DIVIDING, LOG_SHARES, SHARES
+from gradviz.query.ops import DIVIDING, LOG_SHARES, SHARES, function_name
 
 _SMALL, _SMALL_IN_HALF = "1e-12", "1e-4"  # float16 has no number between 0 and 6e-8
 _BESIDE_ONE = {"float16": "1e-3", "bfloat16": "1e-2"}  # the distance to 1 that the dtype still has
@@ -25,6 +26,8 @@ _OF_LONG_TARGET = "a target that is longer than its input has an infinite loss, 
 _MASKING = ("attention", "multi_head")  # parts of names of ops
 _SPECTRAL = ("eigh", "eig", "svd")
 _OF_NO_ELEMENT = "in a row of -inf alone, softmax is 0 / 0"
+_MASKED = ("masked_fill", "masked_fill_", "where")
+_MOST = 1000  # the most tensors among which a mask is looked for
 
 
 def off_the_point(case: Case, op: OpRan) -> Fix | None:
@@ -49,10 +52,8 @@ def off_the_point(case: Case, op: OpRan) -> Fix | None:
 def in_the_domain(case: Case, op: OpRan) -> Fix | None:
     """The expression of an op that made the first NaN or infinity, with an input for which it is finite; None if it is
     not known how to write it. A division outside of a graph may have wrong data: how to write it is not known."""
-    if op.op in SHARES | LOG_SHARES:
-        return _with_a_number_in_each_row(case, op)
     node = case.query.places.tree(op.site)
-    if own := _own_remedy(case, op, node):
+    if own := _own_remedy(case, op, node) or without_infinity(case, op):
         return own
     small = "1e-4" if _dtype(case, op) == "float16" else "1e-8"
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
@@ -131,21 +132,46 @@ def _biased(call: ast.Call) -> Fix | None:
     return _in_place_of(ast.unparse(ast.Call(call.func, call.args, keywords)), call, f": {_OF_ONE}")
 
 
-def _with_a_number_in_each_row(case: Case, op: OpRan) -> Fix | None:
-    """The mask of a softmax with the least number of the dtype where it writes -inf; None if the op in front of the
-    softmax is no such mask."""
-    mask = case.query.tensors.made(op.inputs[0])
-    if not isinstance(mask, OpRan):
+def without_infinity(case: Case, op: OpRan) -> Fix | None:
+    """The masks from which an op that makes a NaN has its infinities, with the least number of the dtype where they
+    write -inf; None if no input is infinite, or if it is not known how to write them."""
+    tensors = case.query.tensors
+
+    def behind(maker: int) -> list[int]:
+        """The ops that made the infinite inputs of an op."""
+        infinite = [t for t in tensors.op(maker).inputs if t and _is_infinite(case, t, maker - 1)]
+        return [made for t in infinite if (made := tensors.maker(t)) and tensors.is_op(made)]
+
+    masks = (tensors.op(maker) for maker in reach(behind(op.index), behind, _MOST))
+    calls = [
+        _with_least_number(case, mask) for mask in {mask.site: mask for mask in masks if "-inf" in mask.args}.values()
+    ]
+    known = [call for call in calls if call is not None]
+    if not known or len(known) < len(calls):
         return None
+    edits = [typed_for(old, new, line) for new, old, line, _ in known]
+    (new, old, _, where), *others = known
+    text = f"{new}  # in place of {old}{where}"
+    text += "".join(f", and {new} in place of {old}{where}" for new, old, _, where in others)
+    is_share = op.op in SHARES | LOG_SHARES
+    reason = _OF_NO_ELEMENT if is_share else f"with -inf there, {function_name(op.op)} gives NaN"
+    return Fix(f"{text}: {reason}", lambda spot: [edit for one in edits for edit in one(spot)])
+
+
+def _is_infinite(case: Case, tensor: int, at: int) -> bool:
+    row = case.trace.states.valued(tensor, at)
+    return row >= 0 and bool(case.trace.states.stats[row, Stat.INF] > 0)
+
+
+def _with_least_number(case: Case, mask: OpRan) -> tuple[str, str, int, str] | None:
+    """The call of a mask as it ought to be and as it is, its line, and this line in words; None for another call."""
     node = case.query.places.tree(mask.site)
-    if not isinstance(node, ast.Call) or called(node) not in ("masked_fill", "masked_fill_") or not node.args:
+    if not isinstance(node, ast.Call) or called(node) not in _MASKED:
         return None
-    is_method = len(node.args) == 2 and isinstance(node.func, ast.Attribute)
-    masked = node.func.value if is_method and isinstance(node.func, ast.Attribute) else node.args[0]
-    least = ast.parse(f"torch.finfo({_bracketed(masked)}.dtype).min", mode="eval").body
-    filled = ast.Call(node.func, [*node.args[:-1], least], node.keywords)
-    line, where = case.query.places.line(mask.site)[1], case.words.at_line(mask.site)
-    return _in_place_of(ast.unparse(filled), node, f"{where}: {_OF_NO_ELEMENT}", line)
+    least = _parsed(f"torch.finfo(torch.{case.trace.states.dtype_of(mask.outputs[0])}).min")
+    arguments = [least if "inf" in ast.unparse(argument) else argument for argument in node.args]
+    new, old = code_of(ast.Call(node.func, arguments, node.keywords)), ast.unparse(node)
+    return (new, old, case.query.places.line(mask.site)[1], case.words.at_line(mask.site)) if new != old else None
 
 
 def _inside_of_one(case: Case, op: OpRan, node: ast.expr) -> str:
@@ -185,7 +211,7 @@ def _bracketed(node: ast.expr) -> str:
     return f"({text})" if isinstance(node, ast.BinOp | ast.UnaryOp | ast.IfExp) else text
 
 
-def _in_place_of(text: str, node: ast.expr, reason: str = "", line: int = 0) -> Fix:
-    """The cure that puts a text in the place of an expression, on the line of the finding or on another line."""
+def _in_place_of(text: str, node: ast.expr, reason: str = "") -> Fix:
+    """The cure that puts a text in the place of an expression on the line of the finding."""
     new, old = code_of(_parsed(text)), ast.unparse(node)
-    return Fix(f"{new}  # in place of {old}{reason}", typed_for(old, new, line))
+    return Fix(f"{new}  # in place of {old}{reason}", typed_for(old, new))

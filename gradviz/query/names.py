@@ -395,6 +395,7 @@ _CUT = "…"  # in a text of which parts are left out
 _LONGEST_READ = 1000  # the most characters of an expression that is parsed
 # whole arguments, not operands
 _SEVERAL_CUT = re.compile(rf"(?:(?<=[(\[])|(?<=, )){_CUT}(, ?{_CUT})+(?=[,)\]])")
+_ARGUMENT_CUT = re.compile(rf"(?<=, ){_CUT}(?=[,)])")
 _PATH = re.compile(r"(?<![\w.])[A-Za-z_][\w.]*")
 
 Span = tuple[int, int, int]  # the depth of a part, its first byte, the byte behind its last
@@ -432,8 +433,9 @@ def _parts(text: str) -> list[Span]:
 
 
 def _readable(text: str) -> str:
-    """A text as Python with its parts at the same bytes: `…`, `net.0` and `gradient of y` are no Python."""
-    known = text.replace(_CUT, "_" * len(_CUT.encode())).replace("gradient of ", "gradient_of_")
+    """A text as Python with its parts at the same bytes: `…` (3 bytes), `net.0` and `gradient of y` are no Python, and
+    behind an argument with a name only `*__` may stand."""
+    known = _ARGUMENT_CUT.sub("*__", text).replace(_CUT, "___").replace("gradient of ", "gradient_of_")
     return _PATH.sub(lambda path: re.sub(r"\.\d", "._", path[0]), known)
 
 
@@ -445,7 +447,8 @@ def _below(node: ast.AST, depth: int) -> Iterator[Span]:
         whole = isinstance(node, ast.keyword) or (isinstance(child, ast.Constant) and not isinstance(node, ast.Call))
         if isinstance(child, ast.expr | ast.keyword) and not chained and not whole:
             yield depth + 1, child.col_offset, child.end_col_offset or child.col_offset
-        yield from _below(child, depth if chained else depth + 1)
+        if not isinstance(child, ast.Starred):
+            yield from _below(child, depth if chained else depth + 1)
 
 
 def _without(text: str, cut: list[Span]) -> str:

@@ -56,14 +56,29 @@ def test_a_singular_point_has_an_input_beside_it_as_its_cure(program: str, cure:
             + "hidden = torch.tensor([[True, True], [False, False]])\n"
             + "y = x.masked_fill(hidden, float('-inf'))\n"
             + "torch.softmax(y, dim=1)[:, 0].sum().backward()\n",
-            "x.masked_fill(hidden, torch.finfo(x.dtype).min)  # in place of "
+            "x.masked_fill(hidden, torch.finfo(torch.float32).min)  # in place of "
             + "x.masked_fill(hidden, float('-inf')), line 4"
             + OF_NONE,
+        ),
+        (
+            ROWS
+            + "shown = torch.tensor([[True, False], [True, True]])\n"
+            + "y = torch.where(shown, x * 2, float('-inf'))\n"
+            + "(y - torch.where(shown, x, -torch.inf)).sum().backward()\n",
+            "torch.where(shown, x * 2, torch.finfo(torch.float32).min)  # in place of "
+            + "torch.where(shown, x * 2, float('-inf')), line 4, "
+            + "and torch.where(shown, x, torch.finfo(torch.float32).min) in place of "
+            + "torch.where(shown, x, -torch.inf), line 5: with -inf there, sub gives NaN",
         ),
     ],
 )
 def test_an_op_outside_of_its_domain_has_an_input_inside_as_its_cure(program: str, cure: str, tmp_path: Path) -> None:
     assert the_only_cure(program, "nonfinite-forward", tmp_path) == cure
+
+
+def test_a_mask_whose_number_has_a_name_has_advice_alone(tmp_path: Path) -> None:
+    program = ROWS + "none = -torch.inf\ny = torch.where(x > 1, none, x)\n(y - y).sum().backward()\n"
+    assert "in place of" not in cure_in(program, "nonfinite-forward", tmp_path)
 
 
 def test_a_spread_that_says_by_what_it_divides_has_advice_alone(tmp_path: Path) -> None:

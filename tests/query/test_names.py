@@ -386,6 +386,8 @@ def test_a_name_that_is_typed_is_not_cut(tmp_path: Path) -> None:
         ("f(가나다라마바 * 카타파하, 가나다라마바사아자차카타) + 가나다라마바사아",
          "f(가나다라마바 * …, 가나다라마바사아자차카타) + 가나다라마바사아"),
         ("relu(net.0(…).exp() + net.1(…), negative=1.0)", "relu(net.0(…).exp() + …, negative=1.0)"),
+        ("sub(sub(logits, logsumexp(logits, …)), sub(other, logsumexp(other, dim=-1, …)))",
+         "sub(sub(logits, logsumexp(…)), sub(…))"),
         ("first_attribute.second_attribute.third_attribute", "…ribute.second_attribute.third_attribute"),
         ("no code at all, and yet a very long text", "no code at all, and yet a very long text"),
         ("no code at all, and yet a very long text!", "… code at all, and yet a very long text!"),

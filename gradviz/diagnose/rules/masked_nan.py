@@ -20,7 +20,7 @@ import ast
 from collections.abc import Iterator
 from typing import TypeGuard
 
-from gradviz.diagnose.domain_cures import off_the_point
+from gradviz.diagnose.domain_cures import off_the_point, without_infinity
 from gradviz.diagnose.fix import Edit, Fix, Spot, argument_of
 from gradviz.diagnose.nonfinite import Source, first_bad, hidden, is_of_user
 from gradviz.diagnose.rule import ERROR, Case, Found, Need, Rule
@@ -50,10 +50,13 @@ def masked_nan(case: Case) -> Iterator[Found]:
     forward = hidden(case, origin)
     if forward is not None:
         born = case.words.called(forward.tensor)
+        op = case.query.tensors.op(forward.event) if case.query.tensors.is_op(forward.event) else None
+        without = without_infinity(case, op) if op is not None else None
         yield Found(
             f"{born} has a NaN: what hides it from the result (where, nan_to_num) does not hide it from the gradient, "
             f"and 0 × NaN is NaN in the gradient of {what}",
-            Fix(
+            without
+            or Fix(
                 f"do not compute the NaN: change the input of {born} where it is hidden (no row of only -inf)",
                 _masked_inside,
             ),

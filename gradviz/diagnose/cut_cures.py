@@ -16,7 +16,7 @@ from gradviz.query.ops import DISCRETE, DRAWN, function_name
 from gradviz.query.source_trees import appended_before, assigned_to, in_place, method_calls, statement_at
 from gradviz.words.absence import NO_NODE
 
-_CUTS = {"detach", "item", "numpy", "tolist"}
+_CUTS = {"detach", "detach_", "item", "numpy", "tolist"}
 _OF_MATH = {  # functions of `math` that torch has by the same name
     "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "exp", "expm1", "log", "log1p", "log2",
     "log10", "sqrt", "erf",
@@ -224,6 +224,8 @@ def how_cut(case: Case, event: int) -> tuple[str, Fix]:
     assert isinstance(maker, TensorMade)
     if maker.how in DRAWN and _is_sample(case, event):
         return _with_a_graph(case, event)
+    if maker.how.startswith("detach"):
+        return NO_NODE[Reason.DETACHED], _without_detach(case, event)
     if case.query.trace.states.base(maker.tensor):
         return (
             f".{maker.how} is outside of the graph",
@@ -344,8 +346,8 @@ def _without_detach(case: Case, event: int) -> Fix:
     """The expression at a cut without its `detach()`; general advice if the expression does not end with it."""
     place = place_of_cut(case.query, event)
     text = _text_of_cut(case, event)
-    if text.endswith(_DETACH):
-        return Fix(f"{text.removesuffix(_DETACH)}  # without {_DETACH}", without_cut, _DETACH)
+    if ends := re.search(r"\.detach_?\(\)$", text):
+        return Fix(f"{text[: ends.start()]}  # without {ends[0]}", without_cut, ends[0])
     line = case.query.places.line_text(place.number) if place is not None else ""
     if "detach" in line:
         return Fix(f"leave out {_DETACH} here", without_cut, _DETACH)

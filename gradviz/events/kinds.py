@@ -198,7 +198,8 @@ class Mutated(Event):
 
 @declared(Kind.REQUIRES_GRAD_CHANGED)
 class RequiresGradChanged(Event):
-    """`requires_grad_()`, `detach_()` or an assignment changed a tensor's flags."""
+    """`requires_grad_()`, `detach_()` of a leaf, or an assignment changed a tensor's flags. A result of an op that is
+    detached in place goes on as another tensor, on the same memory."""
 
     tensor: Tensor = told("the tensor")
 

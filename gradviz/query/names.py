@@ -24,7 +24,7 @@ from gradviz.query.functions_of_source import (
     readable,
 )
 from gradviz.query.nodes import Nodes
-from gradviz.query.ops import ARGUMENTS, INSIDE, LOSSES, written
+from gradviz.query.ops import ARGUMENTS, INSIDE, LOSSES, SHARING, written
 from gradviz.query.passes import Passes
 from gradviz.query.places import Places
 from gradviz.query.scopes import Scopes
@@ -548,9 +548,9 @@ class Labels(Lookup):
                 return self._read_as(tensor) or self._older(maker.source, tensor)
             is_typed = self.is_exact or maker.how == EARLIER
             return self._read_as(tensor) or ("" if is_typed else self._short(self._at(maker.site)))
-        base = self.tensors.base(self.tensors.after(tensor, maker.index)) if maker.how == "data" else None
-        if base is not None:
-            return f"{self._older(base.tensor, tensor)}.data"
+        base = self.tensors.base(self.tensors.after(tensor, maker.index)) if maker.how in SHARING else None
+        if base is not None:  # `x.data`; what was detached in place is still called `x`
+            return self._older(base.tensor, tensor) + ".data" * (maker.how == "data")
         text = self._at(maker.site)
         is_call = re.match(rf"(\w+\.)*{re.escape(maker.how)}\(", text) is not None and text.endswith(")")
         return self._short(text) if is_call else ""

@@ -327,12 +327,20 @@ class Tensor(_Attached):
         view."""
         if self._base is not None:
             raise RuntimeError("Can't detach views in-place. Use detach() instead.")
-        if self._edge is not None and self._edge is not LEAF_EDGE:
+        is_result = self._edge is not None and self._edge is not LEAF_EDGE
+        result = number_of(self) if state.listener is not None else 0
+        if is_result:
             counter_of(self)  # so that nodes check what they saved
             tensor_rare(self).detached = next_node_number()
         self._edge = None
-        if state.listener is not None:
-            number_of(self)
+        if state.listener is None:
+            return self
+        if is_result:  # a leaf on the memory of what it was
+            rare = tensor_rare(self)
+            rare.alias_of, rare.alias_whole = result, True
+            self._depends = True
+            announce(self, "detach_")
+        else:
             state.listener.requires_grad_changed(sys._getframe(1), flags_state(self))
         return self
 

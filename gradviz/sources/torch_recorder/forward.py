@@ -92,9 +92,13 @@ class Attributes:
         tensor = args[0]
         if self.identity.pending and tensor.grad_fn is None:  # a leaf from before the change
             self.identity.tell_pending()
-        before = tensor.requires_grad, tensor.is_leaf
+        before, result = (tensor.requires_grad, tensor.is_leaf), 0
+        if name == "detach_" and not tensor.is_leaf:
+            result = self.identity.number_of(tensor, frame)
         yield
-        if (tensor.requires_grad, tensor.is_leaf) != before:
+        if result and tensor.is_leaf:
+            self.identity.announce_alias(tensor, name, frame, result)
+        elif (tensor.requires_grad, tensor.is_leaf) != before:
             is_entering = in_transform() and id(tensor) not in self.identity.known
             self.identity.number_of(tensor, frame)
             if is_entering:

@@ -169,6 +169,12 @@ class Identity:
         self.listener.tensor(where, how, state, source)
         return known.number
 
+    def announce_alias(self, tensor: torch.Tensor, how: str, where: Where, base: int) -> None:
+        """Give a tensor that left the graph another number, of a leaf on the memory of what it was."""
+        known = self.fresh(tensor)
+        known.base, known.alias = base, VIEW | WHOLE
+        self.listener.tensor(where, how, self.state_made(tensor, known), 0)
+
     def note_unfilled(self, known: Known, how: str, source: int) -> None:
         """Note a tensor whose elements are whatever was in the memory, as those of its source were."""
         if how in UNFILLED or source in self.unfilled:

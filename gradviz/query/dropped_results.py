@@ -2,7 +2,7 @@
 nothing uses."""
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -61,19 +61,25 @@ def _alone(query: Query, site: Site) -> ast.Expr | None:
     return None if any(one.lineno <= place.line <= (one.end_lineno or 0) for one in tried) else statement
 
 
+def are_read(query: Query, tensors: Sequence[int]) -> bool:
+    """Whether one of these tensors is the root of a pass, is read as a number, or gives its values to a tensor that is
+    none of them."""
+    taken = [query.trace.table(Kind.NUMBER_READ)["tensor"]]
+    for table in map(query.trace.table, (Kind.MUTATED, Kind.TENSOR)):
+        taken.append(table["source"][~contained(table["tensor"], tensors)])
+    return not query.passes.roots.isdisjoint(tensors) or bool(contained(np.concatenate(taken), tensors).any())
+
+
 def are_used(query: Query, events: Iterable[int]) -> bool:
     """Whether a result of these ops is an input of one of them or the root of a pass, or is read by an op or as a
     number, or gives its values or its memory to another tensor."""
     made = [query.tensors.op(int(event)) for event in events]
     results = {output for op in made for output in op.outputs}
     given = {tensor for op in made for tensor in op.inputs}
-    states = query.trace.states
-    sources = [query.trace.table(kind)["source"] for kind in (Kind.MUTATED, Kind.TENSOR)]
-    read = query.trace.table(Kind.NUMBER_READ)["tensor"]
-    taken = np.concatenate([*sources, read, states.bases[states.bases > 0]])
     downstream = query.of(Downstream)
     return (
-        not results.isdisjoint(given | query.passes.roots)
-        or bool(contained([*results], taken).any())
+        not results.isdisjoint(given)
+        or are_read(query, [*results])
+        or bool(contained([*results], query.trace.states.bases).any())
         or any(downstream.readers(result) for result in results)
     )

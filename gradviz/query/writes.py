@@ -156,24 +156,24 @@ class Writes:
 
     def leaf_of(self, tensor: int) -> int:
         """The leaf that a tensor is, or shares memory with; 0 if there is none."""
-        return next((name for name in self._on_memory(tensor) if name in self.query.tensors.ever_wanted), 0)
+        return next((name for name in self.on_memory(tensor) if name in self.query.tensors.ever_wanted), 0)
 
     def touched(self, tensor: int) -> bool:
         """Whether anything wrote to the memory of a tensor, by any of its names."""
-        return not self._with_bases_written.isdisjoint(self._on_memory(tensor))
+        return not self._with_bases_written.isdisjoint(self.on_memory(tensor))
 
     @cached_property
     def _with_bases_written(self) -> set[int]:
         _, tensors = self.query.tensors.all_writes
-        return {name for tensor in distinct(tensors).tolist() for name in self._on_memory(tensor)}
+        return {name for tensor in distinct(tensors).tolist() for name in self.on_memory(tensor)}
 
-    def _on_memory(self, tensor: int) -> Iterator[int]:
+    def on_memory(self, tensor: int) -> Iterator[int]:
         """A tensor and its bases, from view to view."""
         for _ in range(_FAR):
             if not tensor:
                 return
             yield tensor
-            tensor = self._bases.get(tensor, 0)
+            tensor = self.bases.get(tensor, 0)
 
     def author(self, event: int, leaf: int) -> Author:
         """The author of a write to a leaf at an event."""
@@ -247,7 +247,7 @@ class Writes:
         return self.trace.passes[0].first if self.trace.passes else self.trace.count
 
     @cached_property
-    def _bases(self) -> dict[int, int]:
+    def bases(self) -> dict[int, int]:
         """The base of each tensor that shares memory from the first."""
         return self.trace.states.bases_at(self.trace.states.firsts)
 

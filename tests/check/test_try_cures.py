@@ -110,6 +110,10 @@ TYPED = {
     "off-loss-path: the loss of each task, of which the last is kept",
     "off-loss-path: an average in a dictionary that no line writes to",
     "off-loss-path: a loss that the next line replaces by its second term",
+    "lost-update: some rows of a gradient, by a list",
+    "lost-update: a pruned column of some rows",
+    "lost-update: known vectors for some words",
+    "lost-update: a mask that is written to",
 }  # of the rules whose cures are advice
 FORGOTTEN = """
 import sys

@@ -3,7 +3,8 @@ smaller than the spacing of its dtype, and is rounded away. In a wider dtype (fl
 happens to half of the parameters. Or the program copies older values over the parameters again and again, after the
 steps of one optimizer, or averages them with a copy the wrong way round: it puts back all that these steps have
 changed, or most of it after each step. Or it copies new values over them after each step, before any op reads what the
-step has changed.
+step has changed. Or it writes to a copy of a parameter, of a gradient or of a result, which nothing reads:
+`w.grad[rows].mul_(0.1)` with a list, a tensor or a mask as the index.
 
 Why it is bad: the optimizer steps, the loss does not change, and nothing raises.
 
@@ -26,28 +27,37 @@ for the folds of a cross-validation, or once at its end; weights that look ahead
 evaluation.
 """
 
+import ast
 import math
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
+from gradviz.diagnose.fix import Fix, typed_as
 from gradviz.diagnose.lost_change import own_step
 from gradviz.diagnose.norms import has_gradient
 from gradviz.diagnose.rule import WARNING, Case, Found, Kind, Need, Rule
+from gradviz.events.kinds import OpRan
+from gradviz.events.site import Place
 from gradviz.query.curves import pass_summaries
+from gradviz.query.dropped_results import are_read
 from gradviz.query.flow import NEAR, reach, sources
+from gradviz.query.functions_of_source import ends_of
 from gradviz.query.ledger import Ledger, Rows
 from gradviz.query.optimizer_steps import rates_of_groups
+from gradviz.query.source_trees import statement_at
 from gradviz.query.training import BY_HAND
 from gradviz.query.writes import Author, Writes
-from gradviz.sets import contained, distinct
+from gradviz.sets import contained, distinct, grouped
 from gradviz.tracefile import Snapshot
 
 _NOISE = 1e-5  # gradients below this share of the largest norm of a pass are no sign
 _SHARE, _LEAST = 0.5, 2  # of the steps of a parameter
 _ROUNDS, _KEPT, _EXACT = 3, 0.5, 1e-6  # loads after steps; the shares of a change that remain
 _OTHER_MEMORY = ("data", "set_")  # `w.data = other`
+_FEW = 16  # the most writes of a line that are looked at
 _NARROW = ("float16", "bfloat16")
 _CONVERGING = ("LBFGS",)  # optimizers that leave the parameters as they are once they have converged
 
@@ -62,6 +72,7 @@ _CONVERGING = ("LBFGS",)  # optimizers that leave the parameters as they are onc
 def lost_update(case: Case) -> Iterator[Found]:
     yield from _put_back(case)
     yield from _rounded_away(case)
+    yield from _written_to_a_copy(case)
 
 
 def _put_back(case: Case) -> Iterator[Found]:
@@ -168,6 +179,96 @@ def _rounded_away(case: Case) -> Iterator[Found]:
             (first,),
             tensors=tuple(lost),
         )
+
+
+def _written_to_a_copy(case: Case) -> Iterator[Found]:
+    """The statements whose whole effect is a write to a tensor that they make, and that nothing else reads."""
+    ops, (events, written) = case.trace.table(Kind.OP), case.query.tensors.all_writes
+    is_own = contained(events, ops.events[~(ops["in_pass"] > 0)])
+    views = grouped((base, one) for one, base in case.query.of(Writes).bases.items())
+    told = set[ast.stmt]()
+    for own in case.by_site(distinct(events[is_own])).values():
+        statement = statement_at(case.query, case.place(int(own[0])))
+        copies = [_copy(case, event, int(written[events == event][0]), views) for event in own[:_FEW].tolist()]
+        copy, targets = copies[0], _targets(statement)
+        if statement is None or statement in told or copy is None or not all(copies):
+            continue
+        parts = (node for target in targets for node in ast.walk(target) if isinstance(node, ast.expr))
+        lines = case.trace.source(copy.place.file)
+        place = copy.place.line, copy.place.col, copy.place.end_line, copy.place.end_col
+        made = next((part for part in parts if ends_of(part, lines) == place), None)
+        if made is None:
+            continue
+        told.add(statement)
+        source, name = copy.source, case.words.called(copy.source)
+        is_whole = made in targets and (copy.is_direct or "parametrizations" in name)
+        code = _with_effect(statement, made) if is_whole else ""
+        yield Found(
+            f"{ast.unparse(made)} is a new tensor, which nothing reads after this write: "
+            f"{'the ' * name.startswith('gradient of')}{name} does not change by it",
+            Fix(code, typed_as(code)) if code else f"write to {name} itself",
+            (int(own[0]),),
+            tensors=(source,),
+        )
+
+
+class _Copy(NamedTuple):
+    """A tensor that was made at a place, only to be written to, from `source`: a leaf, a gradient or a result with a
+    graph. `is_direct` is whether no other tensor is between them."""
+
+    place: Place
+    source: int
+    is_direct: bool
+
+
+def _copy(case: Case, event: int, written: int, views: dict[int, list[int]]) -> _Copy | None:
+    """The copy that an op at an event wrote to; None if it is older than its line, or if anything reads it."""
+    query, site = case.query, case.place(event)
+    *_, copy = query.of(Writes).on_memory(written)
+    names = [*reach([copy], lambda one: views.get(one, ()))]
+
+    def made_here(tensor: int) -> OpRan | None:
+        made = query.tensors.made(tensor)
+        place = case.place(made.index) if isinstance(made, OpRan) else None
+        is_here = site is not None and place is not None and place.place.line == site.place.line
+        return made if is_here and isinstance(made, OpRan) else None
+
+    def behind(tensor: int) -> tuple[int, ...]:
+        made = made_here(tensor)
+        return made.inputs if made is not None else ()
+
+    made, readers = made_here(copy), {op for name in names for op in case.downstream.readers(name)}
+    results = {one for op in readers for one in query.tensors.op(op).outputs}
+    if made is None or not results <= {*names} or are_read(query, names):
+        return None
+    for one in reach(made.inputs, behind, _FEW):
+        leaf = query.of(Writes).leaf_of(one)
+        if leaf or query.tensors.requires_grad(one, event) or case.training.stems_from_gradient(one, event):
+            place = case.place(made.index)
+            return _Copy(place.place, leaf or one, one in made.inputs) if place is not None else None
+    return None
+
+
+def _targets(statement: ast.stmt | None) -> list[ast.expr]:
+    """What a statement may write to: `x[rows]` of `x[rows].mul_(2)`, of `normal_(x[rows])` and of `x[rows][0] = 1`."""
+    if isinstance(statement, ast.Assign | ast.AugAssign):
+        left = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+        return [left.value] if isinstance(left, ast.Subscript) else []
+    value, found = statement.value if isinstance(statement, ast.Expr) else None, []
+    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr.endswith("_"):
+        found += [value.func.value, *value.args[:1]]
+        value = value.func.value
+    return found
+
+
+def _with_effect(statement: ast.stmt, target: ast.expr) -> str:
+    """A statement whose write reaches what the copy was made from; empty if it is not known how to write it."""
+    copy, code = ast.unparse(target), ast.unparse(statement)
+    if not isinstance(target, ast.Subscript | ast.Attribute):
+        return ""
+    if isinstance(statement, ast.Expr):
+        return f"{copy} = {code}" if code.startswith(copy) else ""
+    return f"part = {copy}; part{code.removeprefix(copy)}; {copy} = part"
 
 
 def _left_out(case: Case, is_moving: np.ndarray) -> dict[int, tuple[int, float]]:

@@ -44,7 +44,6 @@ ADVISED = {
     "inplace-modified: a step between two backwards",
     "late-clip: a clipping in a step that another function ends",
     "late-clip: clamped in a loop, before zero_grad",
-    "masked-nan: a row of nothing but padding, hidden two lines later",
     "missing-create-graph: a function whose backward makes no graph",
     "no-backward: never called",
     "inplace-modified: a version that is counted by hand, where no write is known",

@@ -9,30 +9,9 @@ from typing import Any
 
 import click
 
+from gradviz.cli import running
 from gradviz.cli.command_process import Job, perform
 from gradviz.cli.common import PATH, fail, say, stderr
-from gradviz.cli.running import (
-    SETTINGS,
-    Program,
-    can_watch,
-    check_functions,
-    has_option,
-    launch,
-    launcher,
-    named_by_rank,
-    only_started_ranks,
-    options_behind,
-    passes_in_time,
-    prepared,
-    progress_told,
-    runs_a_script,
-    target_of,
-    tell,
-    tell_ranks,
-    trace_for,
-    warn,
-    watched_run,
-)
 from gradviz.diagnose.settings_file import settings_at
 from gradviz.errors import GradvizError
 from gradviz.events.values import INPUTS
@@ -63,7 +42,7 @@ def _pass_numbers(context: click.Context, option: click.Parameter, text: str | N
 
 
 @click.command(
-    context_settings=SETTINGS,
+    context_settings=running.SETTINGS,
     epilog="""\b
 Examples:
   gradviz trace train.py --epochs 3
@@ -72,7 +51,7 @@ Examples:
   gradviz trace -m package.train
 """,
 )
-@runs_a_script
+@running.runs_a_script
 @click.option(
     "--passes",
     metavar="1-3,100,every:50",
@@ -107,15 +86,17 @@ Examples:
     is_flag=True,
     help="Also keep what SCRIPT prints; sys.stdout gets an attribute for that, which SCRIPT could notice.",
 )
-@check_functions
-@can_watch
+@running.check_functions
+@running.can_watch
 @click.option(
     "--ranks", is_flag=True, help="Also record the ranks that SCRIPT starts, each into NAME.rank0.gradviz and so on."
 )
 @click.option("--graph", "graph_file", type=PATH, help="Also draw the graph.")
 @click.option("-q", "--quiet", is_flag=True, help="Print no summary, and no findings.")
 @click.option("--progress", is_flag=True, help="Print every ten seconds how much is recorded.")
-def trace(program: Program, ranks: bool, graph_file: Path | None, quiet: bool, progress: bool, **options: Any) -> None:
+def trace(
+    program: running.Program, ranks: bool, graph_file: Path | None, quiet: bool, progress: bool, **options: Any
+) -> None:
     """Run SCRIPT like `python` does, and record its gradients.
 
     The script's output, exit status and exceptions do not change; a summary follows on stderr. Options of gradviz come
@@ -127,54 +108,54 @@ def trace(program: Program, ranks: bool, graph_file: Path | None, quiet: bool, p
     budget = options.pop("budget")
     if isinstance(options["passes"], Budget):
         needs_all = ranks or scope or options["last"] or options["histograms"]
-        options["passes"] = None if needs_all else passes_in_time(program, budget)
+        options["passes"] = None if needs_all else running.passes_in_time(program, budget)
     is_asked = click.get_current_context().get_parameter_source("budget") is not click.core.ParameterSource.DEFAULT
     if is_asked and not isinstance(options["passes"], Budget):
-        warn("--budget has no effect here: other options choose the passes")
+        running.warn("--budget has no effect here: other options choose the passes")
     of_ranks = program.for_ranks(**options, watch=watch, stop_on=stop_on, quiet=quiet)
-    if command := launcher(program):
+    if command := running.launcher(program):
         if graph_file is not None:
             fail('--graph draws one process: draw the ranks with gradviz graph "NAME.rank*.gradviz"')
-        status, traces = launch(command, of_ranks)
+        status, traces = running.launch(command, of_ranks)
         if not quiet and traces:
-            tell_ranks(traces)
+            running.tell_ranks(traces)
         raise SystemExit(status)
-    warning = options_behind(program)
-    target = target_of("record", program)
+    warning = running.options_behind(program)
+    target = running.target_of("record", program)
     settings = settings_at(Path.cwd())
     if graph_file is not None:
         from gradviz.pictures.render import check_path
 
         check_path(graph_file)
     around, began = ExitStack(), time()
-    path = trace_for(program.output, target.stem)
+    path = running.trace_for(program.output, target.stem)
     if ranks:
         record_children(of_ranks, path)
     if progress:
-        around.enter_context(progress_told(path))
-    watcher = around.enter_context(watched_run(path, settings, watch, stop_on))
-    running = prepared(program, target, path, watcher, **options)
+        around.enter_context(running.progress_told(path))
+    watcher = around.enter_context(running.watched_run(path, settings, watch, stop_on))
+    launched = running.prepared(program, target, path, watcher, **options)
 
     def after(outcome: Outcome) -> int:
         said = watcher.said if watcher is not None else ()
         kept = outcome.kept_earlier
-        renamed = named_by_rank(path) if ranks and not kept else path
-        if ranks and only_started_ranks(renamed, began, quiet, kept):
+        renamed = running.named_by_rank(path) if ranks and not kept else path
+        if ranks and running.only_started_ranks(renamed, began, quiet, kept):
             return outcome.status
-        is_there = tell(renamed, outcome, settings, said, quiet)
+        is_there = running.tell(renamed, outcome, settings, said, quiet)
         if (others := outcome.others) is not None:
             entered = f"; those entered were {few_of(others, _NAMED)}" if others else ", and none of another"
-            warn(f"no module or Function named {scope} was entered{entered}")
+            running.warn(f"no module or Function named {scope} was entered{entered}")
         if graph_file is not None and is_there:
             _draw(renamed, graph_file)
         # once more: what the script printed may have pushed the first from the screen
-        warn(warning)
+        running.warn(warning)
         return outcome.status
 
-    perform(Job(running, after, around))
+    perform(Job(launched, after, around))
 
 
-def _graph_behind(graph_file: Path | None, program: Program) -> tuple[Path | None, Program]:
+def _graph_behind(graph_file: Path | None, program: running.Program) -> tuple[Path | None, running.Program]:
     """Take `--graph FILE` from the very end, after the script's arguments, if it is meant for gradviz: FILE is a
     picture, and the script's own source has no option `"--graph"`."""
     arguments = program.arguments
@@ -182,7 +163,7 @@ def _graph_behind(graph_file: Path | None, program: Program) -> tuple[Path | Non
         return graph_file, program
     from gradviz.pictures.render import ENDINGS
 
-    if Path(arguments[-1]).suffix.lower() not in ENDINGS or has_option("--graph", program):
+    if Path(arguments[-1]).suffix.lower() not in ENDINGS or running.has_option("--graph", program):
         return None, program
     return Path(arguments[-1]), replace(program, arguments=arguments[:-2])
 

@@ -21,15 +21,7 @@ from gradviz.graph.roll import places
 from gradviz.page.other_values import other_values
 from gradviz.page.pass_curves import States, spans
 from gradviz.page.reasons import reasons
-from gradviz.pictures.node_text import (
-    MOST_EXCHANGES,
-    apart_told,
-    exchange_told,
-    facts,
-    of_inside,
-    shown_arguments,
-    tangent_lines,
-)
+from gradviz.pictures import node_text
 from gradviz.query import Query
 from gradviz.query.passes import Wait
 from gradviz.query.writes import writes_by_any_name
@@ -222,7 +214,7 @@ def _node(node: Node, there: tuple[int, int | None], sources: Sources, query: Qu
         "version": node.version,
         "writtenBy": plain(node.written_by),
         "args": plain(node.args, 200),
-        "shownArgs": shown_arguments(node.op or "", node.args) if small else "",
+        "shownArgs": node_text.shown_arguments(node.op or "", node.args) if small else "",
         "base": plain(node.base) if node.base else None,
         "pair": node.pair,
         "root": node.root,
@@ -233,8 +225,8 @@ def _node(node: Node, there: tuple[int, int | None], sources: Sources, query: Qu
         "finding": plain(node.finding, 80),
         "text": plain(node.text, 60) if node.kind == m.OUTSIDE else "",
         "gate": plain(node.collectives, 60),
-        "exchanges": [exchange_told(one) for one in node.exchanges[:MOST_EXCHANGES]] or None,
-        "apart": [plain(text, 90) for one in node.apart for text in apart_told(one)] or None,
+        "exchanges": [node_text.exchange_told(one) for one in node.exchanges[: node_text.MOST_EXCHANGES]] or None,
+        "apart": [plain(text, 90) for one in node.apart for text in node_text.apart_told(one)] or None,
         "block": _block(node) if node.kind == m.GROUP else "",
         "formula": plain(", ".join(f"∂/∂{name} = {text}" for name, text in derivatives if text), 300),
         "tangent": _tangent(node, query) if is_tensor and node.tangent is not None else "",
@@ -255,12 +247,12 @@ def _node(node: Node, there: tuple[int, int | None], sources: Sources, query: Qu
 def _tangent(node: Node, query: Query) -> dict[str, Any]:
     """The lines about the tangent of a tensor, and the event at which it got it."""
     events, _ = query.tensors.tangents.of(node.number)
-    return {"since": int(events[-1]), "lines": [plain(text, 60) for _, text in tangent_lines(node)]}
+    return {"since": int(events[-1]), "lines": [plain(text, 60) for _, text in node_text.tangent_lines(node)]}
 
 
 def _block(node: Node) -> list[str]:
     """The lines in the box of a closed block: its name and shapes, or the number of nodes of each kind."""
-    lines = [] if node.box is None else of_inside(node, node.box)
+    lines = [] if node.box is None else node_text.of_inside(node, node.box)
     held = [f"{count:,} {kind}{'s' * (count != 1)}" for kind, count in node.held.items() if count]
     return lines if len(lines) > 1 else [*(lines or [plain(node.label, 60)]), " · ".join(held)]
 
@@ -278,8 +270,8 @@ def _facts_over_time(node: Node, query: Query) -> list[list[Any]]:
 def _facts(node: Node) -> str:
     """The role of a tensor for autograd, on one line; a `grad_fn` replaces `non-leaf`."""
     if node.is_leaf or not node.grad_fn:
-        return facts(node)
-    return f"{facts(node).removeprefix('non-leaf · ')} · grad_fn={plain(node.grad_fn, 40)}"
+        return node_text.facts(node)
+    return f"{node_text.facts(node).removeprefix('non-leaf · ')} · grad_fn={plain(node.grad_fn, 40)}"
 
 
 # --- steps
@@ -416,7 +408,7 @@ def _texts(graph: Graph, tree: Tree) -> dict[str, list[str]]:
     for level in levels.values():
         for node in boxes(graph, tree, level):
             if node.box is not None:
-                lines[node.id] = of_inside(node, node.box)
+                lines[node.id] = node_text.of_inside(node, node.box)
     return lines
 
 

@@ -13,20 +13,10 @@ import numpy as np
 
 from gradviz.events.kinds import COMPILED, LEAF, REQUIRES_GRAD, Accumulated, Event, Kind, OpRan, PassBegan, TensorMade
 from gradviz.events.values import TRANSFORM, VMAP
+from gradviz.query import flow
 from gradviz.query import ops as op_sets
 from gradviz.query.copies import copied_from, equal_result, original, read_in_its_line, read_right_before
 from gradviz.query.failures import refused
-from gradviz.query.flow import (
-    Downstream,
-    Separation,
-    Ways,
-    leaves_behind,
-    place_of_cut,
-    reach,
-    sets_value,
-    shortest_way,
-    taken_by,
-)
 from gradviz.query.moment import Moment
 from gradviz.query.numbers_read import NumbersRead
 from gradviz.query.pass_owners import PassOwners, missing_at
@@ -87,7 +77,7 @@ class Lacks:
 
     def __init__(self, query: Query) -> None:
         self.query, self.trace = query, query.trace
-        self._ways: dict[tuple[int, int, int], Ways] = {}
+        self._ways: dict[tuple[int, int, int], flow.Ways] = {}
         self._known: dict[tuple[int, int], Lacking | None] = {}
         self._copies: dict[tuple[int, int], dict[int, int]] = {}
         self._calls_behind = cache(self._calls_behind_roots)
@@ -143,15 +133,15 @@ class Lacks:
         """Whether all that reads what an event cuts off adds it to what it is a difference to."""
         if not isinstance(cut, OpRan | TensorMade):
             return False
-        (result, *_), sources = cut.outputs if isinstance(cut, OpRan) else (cut.tensor,), taken_by(self.query, cut)
-        readers = [self.query.tensors.op(event) for event in self.query.of(Downstream).readers(result)]
-        added = [one.op in op_sets.SUMS and sets_value(self.query, sources, one.inputs) for one in readers]
+        (result, *_), sources = cut.outputs if isinstance(cut, OpRan) else (cut.tensor,), flow.taken_by(self.query, cut)
+        readers = [self.query.tensors.op(event) for event in self.query.of(flow.Downstream).readers(result)]
+        added = [one.op in op_sets.SUMS and flow.sets_value(self.query, sources, one.inputs) for one in readers]
         return bool(added) and all(added)
 
     def _results(self, leaf: int) -> dict[int, list[int]]:
         """All tensors that were computed from a leaf, and the leaf itself, with the ops that read each; but for what
         is its penalty, and for what a penalty goes into with its graph."""
-        penalty, graph = self.penalties.get(leaf, frozenset()), self.query.of(Downstream)
+        penalty, graph = self.penalties.get(leaf, frozenset()), self.query.of(flow.Downstream)
 
         def is_beside(op: OpRan, tensor: int) -> bool:
             return penalty.isdisjoint(op.outputs) and not (tensor in penalty and self.query.nodes.of_op(op.index))
@@ -160,7 +150,7 @@ class Lacks:
             ops = map(self.query.tensors.op, graph.readers(tensor))
             return (one for op in ops for one in op.outputs if one in penalty or is_beside(op, tensor))
 
-        tensors = reach([leaf], onward, _RESULTS)
+        tensors = flow.reach([leaf], onward, _RESULTS)
         return {
             one: [op for op in graph.readers(one) if is_beside(self.query.tensors.op(op), one)]
             for one in tensors
@@ -200,7 +190,7 @@ class Lacks:
 
     def _learning_readers(self, tensor: int, received: frozenset[int]) -> Iterator[OpRan]:
         """The ops outside of passes that read a tensor and whose nodes received gradients."""
-        events = np.array(list(self.query.of(Downstream).readers(tensor)), np.int64)
+        events = np.array(list(self.query.of(flow.Downstream).readers(tensor)), np.int64)
         for event in events[~self.query.passes.contains(events)].tolist():
             if not received.isdisjoint(self.query.nodes.of_op(event)):
                 yield self.query.tensors.op(event)
@@ -259,7 +249,7 @@ class Lacks:
         if lacking.lack is Lack.NOT_RETURNED:
             made = self.query.places.at(lacking.event)
             return returned_at(self.query, self.function_without(lacking)) or made
-        return place_of_cut(self.query, lacking.event) if lacking.event >= 0 else None
+        return flow.place_of_cut(self.query, lacking.event) if lacking.event >= 0 else None
 
     def function_without(self, lacking: Lacking) -> str:
         """The custom Function whose backward returned None."""
@@ -295,14 +285,14 @@ class Lacks:
         lost = [leaf for leaf, why in self.without_gradient.items() if why.lack is Lack.OFF_PATH]
         return {leaf: path for path, leaves in self.query.modules.whole(lost) for leaf in leaves}
 
-    def ways(self, root: int, at: int, without: frozenset[int] = frozenset()) -> Ways:
+    def ways(self, root: int, at: int, without: frozenset[int] = frozenset()) -> flow.Ways:
         """The ways to a root whose pass begins at an event, but for those through the tensors `without`."""
         key = root, at, len(without)
         if key not in self._ways:
-            self._ways[key] = Ways(self.query, root, at, without)
+            self._ways[key] = flow.Ways(self.query, root, at, without)
         return self._ways[key]
 
-    def _separation(self, leaf: int, root: int, at: int) -> Separation | None:
+    def _separation(self, leaf: int, root: int, at: int) -> flow.Separation | None:
         """The separation of a leaf from a root. What penalties alone bring a leaf is no way."""
         is_penalised = leaf in self.penalties
         penalties = self.penalties.values() if is_penalised else ()
@@ -322,7 +312,7 @@ class Lacks:
     def _cut(self, leaf: int, begun: list[Begun]) -> Lacking | None:
         """The best reason among the ways to the roots: an event that cuts the way, else a pass that was asked for other
         gradients. Of equal ways it is the one to the last root."""
-        ways: list[tuple[Separation, Begun]] = []
+        ways: list[tuple[flow.Separation, Begun]] = []
         for one in reversed(begun):
             way = self._separation(leaf, one.root, one.at)
             if way is not None and not way.is_copy and not self._is_returned(leaf, one):
@@ -357,7 +347,7 @@ class Lacks:
         made = self.query.nodes.event(node)
         edges = made.edges if made is not None else ()
         is_its_own = any(edge.node == target and edge.tensor == leaf for edge in edges)
-        return is_its_own or leaf in leaves_behind(self.query, [target])
+        return is_its_own or leaf in flow.leaves_behind(self.query, [target])
 
     def _received(self, row: int) -> bool:
         """Whether the node of a row of what nodes produced had received a gradient."""
@@ -408,7 +398,7 @@ class Lacks:
                 continue
             if original(self.query, leaf) == of:
                 continue
-            if not results.keys().isdisjoint(taken_by(self.query, maker)):
+            if not results.keys().isdisjoint(flow.taken_by(self.query, maker)):
                 return self._where_it_ended(maker, results)
         return -1
 
@@ -433,13 +423,13 @@ class Lacks:
         `(x > 0).float()`."""
 
         def onward(one: OpRan | TensorMade) -> Iterator[OpRan | TensorMade]:
-            taken = (tensor for tensor in taken_by(self.query, one) if tensor in results)
+            taken = (tensor for tensor in flow.taken_by(self.query, one) if tensor in results)
             return filter(None, map(self.query.tensors.made, taken))
 
         def ends(one: OpRan | TensorMade) -> bool:
-            return any(self.query.tensors.requires_grad(tensor, one.index) for tensor in taken_by(self.query, one))
+            return any(self.query.tensors.requires_grad(tensor, one.index) for tensor in flow.taken_by(self.query, one))
 
-        return next(filter(ends, reach([maker], onward)), maker).index
+        return next(filter(ends, flow.reach([maker], onward)), maker).index
 
     def _is_template(self, leaf: int, begun: list[Begun]) -> bool:
         """Whether a leaf was copied into leaves that lead to a root, as the layer that `nn.TransformerEncoder`
@@ -530,14 +520,14 @@ class Lacks:
     def _open_use(self, leaf: int, end: int) -> Lacking | None:
         """The last result with a graph that is computed from a leaf before an event, and that no op reads; None if
         there is none."""
-        graph = self.query.of(Downstream)
+        graph = self.query.of(flow.Downstream)
 
         def onward(tensor: int) -> list[int]:
             ops = map(self.query.tensors.op, graph.readers(tensor))
             outputs = ((one, op.index) for op in ops if op.grad_enabled and op.index < end for one in op.outputs if one)
             return [one for one, event in outputs if self.query.tensors.requires_grad(one, event)]
 
-        ends = [one for one in reach([leaf], onward, _RESULTS) if one != leaf and not graph.readers(one)]
+        ends = [one for one in flow.reach([leaf], onward, _RESULTS) if one != leaf and not graph.readers(one)]
         last = max((self.query.tensors.maker(one) or 0 for one in ends), default=0)
         return self._off_path(leaf, last) if last else None
 
@@ -569,7 +559,7 @@ class Lacks:
             return self.query.of(Writes).leaf_of(op.outputs[0]) > 0
         if op.op in op_sets.SPLITTING and self.query.of(NumbersRead).first_use(op.outputs, event):
             return False
-        readers = self.query.of(Downstream).readers
+        readers = self.query.of(flow.Downstream).readers
         return op.op in op_sets.COPYING | op_sets.CONVERTING | op_sets.SPLITTING and all(
             self._only_copies(reader) for out in op.outputs for reader in readers(out)
         )
@@ -686,7 +676,7 @@ def _leaf_before(query: Query, tensor: int, born: int) -> int:
         return 0
     leaf = query.names.tensor_called(name, 0)
     is_leaf = leaf not in (0, tensor) and query.tensors.is_leaf_that_requires_grad(leaf, born)
-    return leaf if is_leaf and shortest_way(query, leaf, tensor) else 0
+    return leaf if is_leaf and flow.shortest_way(query, leaf, tensor) else 0
 
 
 def _passed_by(query: Query, tensor: int, moment: Moment) -> tuple[int, int]:

@@ -32,26 +32,14 @@ from gradviz.diagnose.fix import Fix, leaky
 from gradviz.diagnose.rule import NOTE, WARNING, Case, Found, Need, Rule, Threshold
 from gradviz.events.kinds import REQUIRES_GRAD, Kind, OpRan
 from gradviz.events.values import Stat
+from gradviz.query import ops as op_sets
 from gradviz.query.flow import leaves_behind, op_of
-from gradviz.query.ops import (
-    ADDING,
-    DIVIDING,
-    JOINING,
-    MULTIPLYING,
-    NEGATING,
-    RECTIFIERS,
-    REDUCTIONS,
-    RESHAPING,
-    SELECTING,
-    SUMS,
-)
 from gradviz.sets import contained
 from gradviz.words.numbers import few_of
 
 # The ops that combine terms into a loss.
-_IN_LOSS = REDUCTIONS | ADDING | MULTIPLYING | DIVIDING | NEGATING | RESHAPING | SELECTING | JOINING | {
-    "pow", "square", "sqrt",
-}  # fmt: skip
+_IN_LOSS = op_sets.REDUCTIONS | op_sets.ADDING | op_sets.MULTIPLYING | op_sets.DIVIDING | op_sets.NEGATING
+_IN_LOSS |= op_sets.RESHAPING | op_sets.SELECTING | op_sets.JOINING | {"pow", "square", "sqrt"}
 _STEPS = 32  # the most results on the way to the loss that are looked at
 _LEAST = 8  # elements of the smallest output
 
@@ -66,7 +54,7 @@ _LEAST = 8  # elements of the smallest output
 )
 def dead_relu(case: Case) -> Iterator[Found]:
     ops = case.trace.table(Kind.OP)
-    chosen = case.trace.named(ops["op"], RECTIFIERS) & ops["grad_enabled"]
+    chosen = case.trace.named(ops["op"], op_sets.RECTIFIERS) & ops["grad_enabled"]
     outputs = ops.lists("outputs")
     events, results = ops.events[chosen], outputs.firsts[chosen]
     rows = case.trace.states.rows_of(results, events)
@@ -118,7 +106,7 @@ def _is_hinge(case: Case, tensor: int, was_always_dead: bool) -> bool:
     only summed, weighted and reshaped. It was above 0 in an earlier call, or it is one of several terms."""
     made = case.query.tensors.made(tensor)
     op = op_of(case.query, made.inputs[0]) if isinstance(made, OpRan) and made.inputs else None
-    if op is None or op.op not in SUMS or (op.op in ADDING and sum(map(bool, op.inputs)) > 1):
+    if op is None or op.op not in op_sets.SUMS or (op.op in op_sets.ADDING and sum(map(bool, op.inputs)) > 1):
         return False
     results = case.downstream.results(tensor, _STEPS)
     ops = [case.query.tensors.op(event) for event in {op for readers in results.values() for op in readers}]

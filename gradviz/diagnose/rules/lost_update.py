@@ -31,7 +31,6 @@ import ast
 import math
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 
@@ -40,11 +39,9 @@ from gradviz.diagnose.lost_change import own_step
 from gradviz.diagnose.norms import has_gradient
 from gradviz.diagnose.rule import WARNING, Case, Found, Kind, Need, Rule
 from gradviz.events.kinds import OpRan
-from gradviz.events.site import Place
 from gradviz.query.curves import pass_summaries
 from gradviz.query.dropped_results import are_read
 from gradviz.query.flow import NEAR, reach, sources
-from gradviz.query.functions_of_source import ends_of
 from gradviz.query.ledger import Ledger, Rows
 from gradviz.query.optimizer_steps import rates_of_groups
 from gradviz.query.source_trees import statement_at
@@ -189,22 +186,22 @@ def _written_to_a_copy(case: Case) -> Iterator[Found]:
     told = set[ast.stmt]()
     for own in case.by_site(distinct(events[is_own])).values():
         statement = statement_at(case.query, case.place(int(own[0])))
-        copies = [_copy(case, event, int(written[events == event][0]), views) for event in own[:_FEW].tolist()]
-        copy, targets = copies[0], _targets(statement)
-        if statement is None or statement in told or copy is None or not all(copies):
+        targets = _targets(statement) if statement not in told else []
+        pairs = [(event, int(written[events == event][0])) for event in own[: _FEW * bool(targets)].tolist()]
+        copies = [one for pair in pairs if (one := _copied(case, *pair, views)) is not None]
+        if statement is None or not copies or len(copies) < len(pairs):
             continue
-        parts = (node for target in targets for node in ast.walk(target) if isinstance(node, ast.expr))
-        lines = case.trace.source(copy.place.file)
-        place = copy.place.line, copy.place.col, copy.place.end_line, copy.place.end_col
-        made = next((part for part in parts if ends_of(part, lines) == place), None)
-        if made is None:
+        made, source = copies[0]
+        name, copy = case.words.called(source), ast.unparse(case.query.places.tree(made.site) or ast.Constant(0))
+        texts = [ast.unparse(target) for target in targets]
+        if not any(copy in text for text in texts):
             continue
         told.add(statement)
-        source, name = copy.source, case.words.called(copy.source)
-        is_whole = made in targets and (copy.is_direct or "parametrizations" in name)
-        code = _with_effect(statement, made) if is_whole else ""
+        is_direct = source in map(case.query.of(Writes).leaf_of, made.inputs) or source in made.inputs
+        reaches = copy in texts and (is_direct or "parametrizations" in name)
+        code = _with_effect(statement, copy) if reaches else ""
         yield Found(
-            f"{ast.unparse(made)} is a new tensor, which nothing reads after this write: "
+            f"{copy} is a new tensor, which nothing reads after this write: "
             f"{'the ' * name.startswith('gradient of')}{name} does not change by it",
             Fix(code, typed_as(code)) if code else f"write to {name} itself",
             (int(own[0]),),
@@ -212,40 +209,29 @@ def _written_to_a_copy(case: Case) -> Iterator[Found]:
         )
 
 
-class _Copy(NamedTuple):
-    """A tensor that was made at a place, only to be written to, from `source`: a leaf, a gradient or a result with a
-    graph. `is_direct` is whether no other tensor is between them."""
-
-    place: Place
-    source: int
-    is_direct: bool
-
-
-def _copy(case: Case, event: int, written: int, views: dict[int, list[int]]) -> _Copy | None:
-    """The copy that an op at an event wrote to; None if it is older than its line, or if anything reads it."""
+def _copied(case: Case, event: int, written: int, views: dict[int, list[int]]) -> tuple[OpRan, int] | None:
+    """The op that made the memory that an op wrote to, and what it was made from: a leaf, a gradient or a result with a
+    graph. None if the memory is older than the line, or if anything reads it."""
     query, site = case.query, case.place(event)
     *_, copy = query.of(Writes).on_memory(written)
     names = [*reach([copy], lambda one: views.get(one, ()))]
 
-    def made_here(tensor: int) -> OpRan | None:
+    def behind(tensor: int) -> tuple[int, ...]:
+        """The inputs of the op that made a tensor in this line."""
         made = query.tensors.made(tensor)
         place = case.place(made.index) if isinstance(made, OpRan) else None
         is_here = site is not None and place is not None and place.place.line == site.place.line
-        return made if is_here and isinstance(made, OpRan) else None
+        return made.inputs if is_here and isinstance(made, OpRan) else ()
 
-    def behind(tensor: int) -> tuple[int, ...]:
-        made = made_here(tensor)
-        return made.inputs if made is not None else ()
-
-    made, readers = made_here(copy), {op for name in names for op in case.downstream.readers(name)}
+    readers = {op for name in names for op in case.downstream.readers(name)}
     results = {one for op in readers for one in query.tensors.op(op).outputs}
-    if made is None or not results <= {*names} or are_read(query, names):
+    made = query.tensors.made(copy)
+    if not isinstance(made, OpRan) or not results <= {*names} or are_read(query, names):
         return None
-    for one in reach(made.inputs, behind, _FEW):
+    for one in reach(behind(copy), behind, _FEW):
         leaf = query.of(Writes).leaf_of(one)
         if leaf or query.tensors.requires_grad(one, event) or case.training.stems_from_gradient(one, event):
-            place = case.place(made.index)
-            return _Copy(place.place, leaf or one, one in made.inputs) if place is not None else None
+            return made, leaf or one
     return None
 
 
@@ -261,14 +247,13 @@ def _targets(statement: ast.stmt | None) -> list[ast.expr]:
     return found
 
 
-def _with_effect(statement: ast.stmt, target: ast.expr) -> str:
+def _with_effect(statement: ast.stmt, copy: str) -> str:
     """A statement whose write reaches what the copy was made from; empty if it is not known how to write it."""
-    copy, code = ast.unparse(target), ast.unparse(statement)
-    if not isinstance(target, ast.Subscript | ast.Attribute):
+    code = ast.unparse(statement)
+    if not code.startswith(copy) or copy.endswith(")"):
         return ""
-    if isinstance(statement, ast.Expr):
-        return f"{copy} = {code}" if code.startswith(copy) else ""
-    return f"part = {copy}; part{code.removeprefix(copy)}; {copy} = part"
+    whole = f"{copy} = {code}"
+    return whole if isinstance(statement, ast.Expr) else f"part = {copy}; part{code.removeprefix(copy)}; {copy} = part"
 
 
 def _left_out(case: Case, is_moving: np.ndarray) -> dict[int, tuple[int, float]]:

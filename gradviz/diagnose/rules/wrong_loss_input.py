@@ -31,27 +31,17 @@ from gradviz.diagnose.fix import Edit, Edits, Fix, Spot, typed_for, with_keyword
 from gradviz.diagnose.rule import ERROR, WARNING, Case, Found, Need, Rule, Site
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.events.values import Stat
+from gradviz.query import ops as op_sets
 from gradviz.query.failures import Failure
 from gradviz.query.flow import op_behind
 from gradviz.query.functions_of_source import called
-from gradviz.query.ops import (
-    CONVERTING,
-    JOINING,
-    LOG_SHARES,
-    OF_LOG_PROBABILITIES,
-    OF_LOGITS,
-    PROBABILITIES,
-    RESHAPING,
-    SELECTING,
-    SHARES,
-)
 from gradviz.query.source_trees import statement_at
 from gradviz.query.statements import wrong_values
 
-_PASSING = RESHAPING | CONVERTING | SELECTING
+_PASSING = op_sets.RESHAPING | op_sets.CONVERTING | op_sets.SELECTING
 _LOG_TARGET = "log_target=True"
-_LOG_SUMS = LOG_SHARES | {"logsumexp"}
-_EXPECTING = OF_LOGITS | OF_LOG_PROBABILITIES | _LOG_SUMS
+_LOG_SUMS = op_sets.LOG_SHARES | {"logsumexp"}
+_EXPECTING = op_sets.OF_LOGITS | op_sets.OF_LOG_PROBABILITIES | _LOG_SUMS
 _NEVER_POSITIVE = ("nll_loss", "ctc_loss", "kl_div")  # the losses whose input is never above 0
 _DIM = re.compile(r"dim=\(?(-?\d+)")
 _LOSS = "Loss"  # how PyTorch's modules of losses end
@@ -132,8 +122,8 @@ def wrong_loss_input(case: Case) -> Iterator[Found]:
             given = source.op if source is not None else "data"
             state = case.trace.states.valued(op.inputs[0], op.index)
             largest = case.trace.states.stats[state, Stat.MAX] if state >= 0 else 0
-            if source is not None and given in PROBABILITIES:
-                expected = "log-probabilities" if loss in OF_LOG_PROBABILITIES else "logits"
+            if source is not None and given in op_sets.PROBABILITIES:
+                expected = "log-probabilities" if loss in op_sets.OF_LOG_PROBABILITIES else "logits"
                 told = f"{loss} expects {expected} and gets the result of {given}"
                 cure = _of_probabilities(case, loss, source)
                 text = cure.text if isinstance(cure, Fix) else cure
@@ -154,7 +144,7 @@ def wrong_loss_input(case: Case) -> Iterator[Found]:
 
 def _is_second(case: Case, op: OpRan, source: OpRan | None) -> bool:
     """Whether an op normalises what a softmax normalised, over the same dimension; not as a part of `cross_entropy`."""
-    if source is None or source.op not in SHARES:
+    if source is None or source.op not in op_sets.SHARES:
         return False
     readers = [case.query.tensors.op(event) for event in case.downstream.readers(op.outputs[0])]
     dim = _normalised(case, op)
@@ -175,7 +165,9 @@ def _target(case: Case, op: OpRan) -> Iterator[Found]:
     """The finding for a `kl_div` whose target has logarithms where it expects none, or none where it expects them."""
     source = _source(case, op.inputs[1]) if len(op.inputs) > 1 else None
     wants_logarithms = _LOG_TARGET in op.args.split(", ")
-    wrong, right = (PROBABILITIES, "log-probabilities") if wants_logarithms else (LOG_SHARES, "probabilities")
+    wrong, right = (
+        (op_sets.PROBABILITIES, "log-probabilities") if wants_logarithms else (op_sets.LOG_SHARES, "probabilities")
+    )
     if source is None or source.op not in wrong:
         return
     yield Found(
@@ -197,7 +189,7 @@ def _with_log_target(value: bool) -> Fix:
 def _loss_and_source(case: Case, op: OpRan) -> tuple[str, OpRan | None]:
     """The loss that the program called, and the op that made its input. cross_entropy runs log_softmax and nll_loss."""
     source = _source(case, op.inputs[0]) if op.inputs else None
-    if op.op == "nll_loss" and source is not None and source.op in LOG_SHARES and source.site == op.site:
+    if op.op == "nll_loss" and source is not None and source.op in op_sets.LOG_SHARES and source.site == op.site:
         return "cross_entropy", _source(case, source.inputs[0])
     return op.op, source
 
@@ -205,7 +197,7 @@ def _loss_and_source(case: Case, op: OpRan) -> tuple[str, OpRan | None]:
 def _source(case: Case, tensor: int) -> OpRan | None:
     """The op that made the elements of a tensor, and in the same line those of all its parts."""
     source = op_behind(case.query, tensor, _PASSING)
-    if source is None or source.op not in JOINING or not source.inputs:
+    if source is None or source.op not in op_sets.JOINING or not source.inputs:
         return source
     parts = [_source(case, part) for part in source.inputs]
     made = {(part.op, part.site) for part in parts if part is not None}
@@ -218,7 +210,7 @@ def _events(op: OpRan, source: OpRan | None) -> tuple[int, ...]:
 
 def _of_probabilities(case: Case, loss: str, source: OpRan) -> Fix | str:
     """The cure for a loss that gets the result of `source`, a softmax or sigmoid."""
-    wants_logarithms = loss in OF_LOG_PROBABILITIES
+    wants_logarithms = loss in op_sets.OF_LOG_PROBABILITIES
     call = _call(case, source.site)
     module = next(reversed(case.query.scopes.around(source.index, source.thread)), None)
     where = case.words.at_line(source.site)

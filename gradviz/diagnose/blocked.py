@@ -22,7 +22,8 @@ class Block(NamedTuple):
     """A line whose nodes give only zeros. `event` is the first event at which one of these nodes gave zeros, `node` is
     that node, `number` its pass. `leaves` are the leaves behind the line that got only zeros in the whole run.
     `is_last` is True if the node gives the zeros directly to these leaves. `zero` is a tensor of zeros that the op of
-    the node read; 0 if there is none."""
+    the node read; 0 if there is none. `cancelled` is a node to which gradients came by several ways that cancel: of
+    these `node` is the last in forward; 0 if there is none."""
 
     site: int
     event: int
@@ -31,6 +32,7 @@ class Block(NamedTuple):
     leaves: tuple[int, ...]
     is_last: bool
     zero: int
+    cancelled: int = 0
 
 
 def blocks(case: Case) -> list[Block]:
@@ -48,10 +50,12 @@ def blocks(case: Case) -> list[Block]:
 
 
 def _block(case: Case, accumulated: Accumulated) -> Block | None:
-    """The node that gave 0 to a leaf for a gradient that is not 0; None if there is none: the gradients of several
-    paths or samples cancel, or the pass began with 0."""
+    """The node that gave 0 to a leaf for a gradient that is not 0, or at which gradients cancel; None if there is none:
+    the gradients of several samples cancel, or the pass began with 0."""
     zero = behind_zero(case.query, accumulated)
     produced = case.trace.table(Kind.PRODUCED)
+    if zero is not None and zero.cancelled:
+        return _cancelled(case, accumulated, zero.cancelled)
     if zero is None or not zero.node:
         return None
     rows = (produced["node"] == zero.node) & (produced["in_pass"] == accumulated.in_pass)
@@ -73,6 +77,20 @@ def _block(case: Case, accumulated: Accumulated) -> Block | None:
     is_last = any(accumulated.node in way and len(way) <= _VIEWS for way in ways)
     site = case.site(event.index)
     return Block(site, event.index, zero.node, accumulated.in_pass, (accumulated.tensor,), is_last, read)
+
+
+def _cancelled(case: Case, accumulated: Accumulated, node: int) -> Block | None:
+    """The last op in forward of those from which gradients came to a node that cancel; None if it does not read the
+    result of the node: that of a critic's bias rightly cancels, which is in both of its terms."""
+    nodes = case.query.nodes
+    arrivals = case.query.deliveries(accumulated.in_pass).arrivals(node, accumulated.index)
+    sent = [event for one in arrivals if isinstance(event := case.trace.event(one.event), Produced)]
+    last = max(sent, key=lambda one: nodes.op(one.node) or 0, default=None)
+    op = nodes.op(last.node) if last is not None else None
+    if last is None or op is None or set(case.query.tensors.op(op).inputs).isdisjoint(nodes.outputs(node)):
+        return None
+    site, number = case.query.tensors.op(op).site or 0, accumulated.in_pass
+    return Block(site, last.index, last.node, number, (accumulated.tensor,), False, 0, node)
 
 
 def _zero_steps(case: Case, event: Produced) -> list[ChainStep]:

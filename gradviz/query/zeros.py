@@ -15,11 +15,12 @@ _MOST = 2_000  # the most nodes that are walked back
 
 class Zero(NamedTuple):
     """The reason why a `.grad` is 0: the `event` that wrote it; else the `node` that gave 0 for a gradient that is not
-    0; else, without both, a pass that began with 0 (`from_start`), or several gradients that cancel."""
+    0; else a pass that began with 0 (`from_start`), or the node `cancelled`, to which gradients came that cancel."""
 
     event: int = -1
     node: int = 0
     from_start: bool = False
+    cancelled: int = 0
 
 
 def is_zero(snapshot: Snapshot | None) -> bool:
@@ -57,10 +58,11 @@ def behind_zero(query: Query, accumulated: Accumulated) -> Zero | None:
     waiting, seen = deque([accumulated.node]), {accumulated.node}
     from_start = False
     while waiting and len(seen) < _MOST:
-        for delivery in flow.arrivals(waiting.popleft(), accumulated.index):
+        to = waiting.popleft()
+        for delivery in flow.arrivals(to, accumulated.index):
             event = query.trace.event(delivery.event)
             if not is_zero(query.at(delivery.event).value(delivery.gradient)):
-                return Zero()  # gradients of several paths cancel
+                return Zero(cancelled=to)
             if not isinstance(event, Produced):
                 from_start = True
             elif event.node not in seen:

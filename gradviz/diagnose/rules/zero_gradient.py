@@ -1,6 +1,7 @@
 """`zero-gradient`: parameters get only zeros as gradients in every pass, because the op of a line turns each gradient
 that it receives into zeros: `round`, `sign`, a product with 0, `clamp` outside of its range, `hidden[-1]` of a
-recurrent layer with two directions.
+recurrent layer with two directions. Or the gradients that come to a result by several ways cancel, as in
+`x + (x.round() - x)`.
 
 Why it is bad: the parameters have a gradient, but it never moves them.
 
@@ -22,6 +23,7 @@ Not reported: a loss of 0 that sends no gradient. In a program of a single pass 
 note.
 """
 
+import ast
 from collections.abc import Iterator
 
 import numpy as np
@@ -47,6 +49,17 @@ def _straight_through(spot: Spot) -> list[Edit]:
     return []
 
 
+def _estimated(spot: Spot) -> list[Edit]:
+    """`x + (f(x) - x)` with its difference detached."""
+    for node in ast.walk(spot.statement):
+        match node:
+            case ast.BinOp(left=x, right=ast.BinOp(op=ast.Sub(), right=y) as carried) if ast.unparse(x) == ast.unparse(
+                y
+            ):
+                return [spot.source.replaced(carried, f"({spot.source.code(carried)}).detach()")]
+    return []
+
+
 def _by_tanh(spot: Spot) -> list[Edit]:
     """tanh in place of sign."""
     for call in spot.calls_here("sign"):
@@ -65,6 +78,7 @@ _CURES: dict[str, tuple[str, Edits | None]] = {
     "clamp": ("keep the input inside of the range, or use a soft limit (tanh, sigmoid)", None),
 }
 _CURE_OF_INPUT = "look where this 0 comes from: data that were scaled to 0, a state that is not carried on"
+_ESTIMATE = "x + (f(x) - x).detach()  # what carries the value alone has no gradient of its own"
 _FLAT = ("round", "floor", "ceil", "trunc", "sign")
 _VIEWS = 4  # the most views between the zeros and the op that reads them
 _CURE = "use an op here whose derivative is not 0 everywhere"
@@ -91,15 +105,19 @@ def zero_gradient(case: Case) -> Iterator[Found]:
         made = case.query.nodes.event(block.node)
         op = case.query.nodes.op(block.node)
         name = case.query.tensors.op(op).op if op is not None else ""
-        if name == HOOKED_CALL or _is_minimum(case, op):
+        if name == HOOKED_CALL or (_is_minimum(case, op) and not block.cancelled):
             continue
         what = case.words.expression_of(made, 40) if made is not None else case.words.node_name(block.node)
         reader = _only_reader(case, block)
-        if reader is not None:
+        if block.cancelled:
+            met = case.words.called(case.query.nodes.outputs(block.cancelled)[0])
+            why = f"the gradients that come to {met} by several ways cancel"
+            cure: Fix | str = Fix(_ESTIMATE, _estimated)
+        elif reader is not None:
             read = case.words.expression(case.site(reader), 40)
             them = "it" if len(block.leaves) == 1 else "them"
             why = f"{read} sends 0 to the part of {what} that is made with {them}"
-            cure: Fix | str = f"read that part of {what} here, too, or leave out what makes it"
+            cure = f"read that part of {what} here, too, or leave out what makes it"
         elif block.zero and (block.is_last or name in PRODUCTS):
             why = f"{what} multiplies it with {case.words.called(block.zero)}, which is 0"
             cure = _CURE_OF_INPUT

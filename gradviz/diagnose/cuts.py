@@ -11,7 +11,6 @@ import numpy as np
 from gradviz.diagnose.case import Case
 from gradviz.diagnose.constants import is_linear_to_root
 from gradviz.events.kinds import LEAF, REQUIRES_GRAD, Kind, OpRan, TensorMade
-from gradviz.events.values import Stat
 from gradviz.query import ops as op_sets
 from gradviz.query.copies import copied_from
 from gradviz.query.flow import NEAR, chain, computed_alike, groups_behind, leaves_of, op_of, reach, sets_value, taken_by
@@ -297,7 +296,8 @@ _AGO = 3  # the most ops between what is cut off and the result that gradients f
 
 def _besides_of(case: Case, scan: _Scan) -> Iterator[Cut]:
     """The cuts, by a call for them, of a result that gradients flow to by another way, or of what was computed from it:
-    `time.detach()` in one of two sums. These may be meant. Not where two sides are compared or multiplied, where what
+    `time.detach()` in one of two sums. These may be meant, but for one of two sides of which the smaller or the larger
+    counts. Not where two sides are compared or multiplied, where what
     is cut off weights a term, and not in front of a layer that is given nothing else."""
     for meeting in scan.meetings:
         op, cut = case.query.tensors.op(meeting.op), case.trace.event(meeting.cut)
@@ -322,7 +322,8 @@ def _besides_of(case: Case, scan: _Scan) -> Iterator[Cut]:
         beside = {one for one in near if _requires_grad(case, one, scan.at)} | meeting.sources & near
         if beside and not sets_value(case.query, meeting.sources, meeting.live):
             leaves = tuple(sorted(meeting.leaves))
-            yield Cut(Place.BESIDE, meeting.cut, leaves, scan.root, tensor=max(beside), may_be_meant=True)
+            meant = op.op not in op_sets.CHOOSING
+            yield Cut(Place.BESIDE, meeting.cut, leaves, scan.root, tensor=max(beside), may_be_meant=meant)
 
 
 def _compares(case: Case, op: OpRan) -> bool:
@@ -401,7 +402,6 @@ def _whole(case: Case, tensor: int) -> int:
 
 _LEAST_CALLS = 2  # calls
 _ENDS = 4  # so many last sums of a line are looked at: `sum(terms)` has one for each term
-_SCALINGS = 4  # the most ops between a comparison and the sum that it is a term of
 
 
 def _terms(case: Case, lasts: list[_Scan]) -> Iterator[Cut]:
@@ -426,60 +426,69 @@ def _terms(case: Case, lasts: list[_Scan]) -> Iterator[Cut]:
 def _numbers(case: Case) -> Iterator[Cut]:
     """The terms of losses that are read as plain numbers: `loss + kl.item()`."""
     ops, ran = case.trace.table(Kind.OP), case.query.nodes.ops_that_ran
-    adding = ops.events[case.trace.named(ops["op"], op_sets.SUMS) & contained(ops.events, ran)]
-    used, readings = case.query.nodes.ran, case.query.of(NumbersRead).of_op
-    ends = [one for events in case.by_site(adding).values() for one in distinct([events[0], *events[-_ENDS:]]).tolist()]
-    for op in map(case.query.tensors.op, ends):  # the first sum may have a term that is 0 as yet
-        if not op.outputs or not (
-            case.shape(op.outputs[0]) == () or is_linear_to_root(case, op.outputs[0], by_weights=False)
-        ):
-            continue
-        made = [op_of(case.query, one) for one in op.inputs if one]  # a number may be spread over a batch
-        constants = [one for one in made if one is not None and not case.query.nodes.of_op(one.index)]
-        for adding, reading in ((one, read) for one in (op, *constants) for read in readings(one.index)):
-            event = adding.index if reading.is_here else reading.event
-            leaves = _learning_behind(case, reading.tensor, event)
-            nodes = case.query.nodes.of_tensors.of(reading.tensor)[1].tolist()
-            if leaves and used.isdisjoint(nodes):
-                yield Cut(Place.TERM, event, leaves, tensor=reading.tensor, reading=reading.text)
+    sums = ops.events[case.trace.named(ops["op"], op_sets.SUMS)]
+    adding, sites = sums[contained(sums, ran)], case.query.places.of_events[sums]
+    reads = case.query.of(NumbersRead)
+    for events in case.by_site(adding).values():
+        # the first sum may have a term that is 0 as yet
+        for op in map(case.query.tensors.op, distinct([events[0], *events[-_ENDS:]]).tolist()):
+            result = op.outputs[0] if op.outputs else 0
+            if not result or not (case.shape(result) == () or is_linear_to_root(case, result, by_weights=False)):
+                continue
+            made = [op_of(case.query, one) for one in op.inputs if one]  # a number may be spread over a batch
+            constants = [one for one in made if one is not None and not case.query.nodes.of_op(one.index)]
+            readings = [(one.index, read) for one in (op, *constants) for read in reads.of_op(one.index)]
+            if op.index == events[-1]:
+                alike = sums[(sites == case.site(op.index)) & (sums <= op.index)]
+                readings += [(read.event, read) for read in reads.in_proportion(alike)]
+            for place, reading in readings:
+                event = place if reading.is_here else reading.event
+                leaves = _learning_behind(case, reading.tensor, event)
+                nodes = case.query.nodes.of_tensors.of(reading.tensor)[1].tolist()
+                if leaves and case.query.nodes.ran.isdisjoint(nodes):
+                    yield Cut(Place.TERM, event, leaves, tensor=reading.tensor, reading=reading.text)
 
 
-def equal_sides(case: Case) -> list[OpRan]:
-    """The first op of each line that compares a tensor with equal numbers in all its calls, and that is a term of a
-    loss without a graph. Use `case.of(equal_sides)`."""
+_ROUNDING = 1e-6  # the most that is 0 but for rounding: a divergence of shares is of the order of 1
+
+
+def compared_with_itself(case: Case) -> list[OpRan]:
+    """The first op of each line that compares a tensor with itself: a difference of a tensor that requires grad to
+    itself, or a loss whose two sides are computed from one tensor alone. The result of the line is 0 before each pass.
+    Use `case.of(compared_with_itself)`."""
     ops, made = case.trace.table(Kind.OP), case.trace.table(Kind.NODE)
-    comparing = case.trace.named(ops["op"], op_sets.LOSSES) & ~contained(ops.events, made["op"])
-    found = []
-    for events in case.by_site(ops.events[comparing]).values():
-        calls = [case.query.tensors.op(event) for event in events.tolist()]
-        terms = [_is_added(case, op) for op in (calls[0], calls[-1])]
-        if len(calls) >= _LEAST_CALLS and all(terms) and all(_is_of_equal_sides(case, op) for op in calls):
-            found.append(calls[0])
+    comparing = case.trace.named(ops["op"], op_sets.DIFFERENCES) & contained(ops.events, made["op"])
+    comparing = (comparing | case.trace.named(ops["op"], op_sets.LOSSES)) & ~(ops["in_pass"] > 0)
+    rows = case.trace.states.rows_of(ops.lists("outputs").firsts, ops.events)
+    begun, found = case.trace.table(Kind.PASS_BEGAN).events, []
+    for site in distinct(ops.sites[comparing]).tolist():
+        own = np.flatnonzero(ops.sites == site)
+        rounds = np.searchsorted(begun, ops.events[own])
+        ends = own[np.append(rounds[1:] != rounds[:-1], True)]
+        if len(ends) >= _LEAST_CALLS and (case.trace.states.rms(rows[ends]) <= _ROUNDING).all():
+            events = ops.events[own[comparing[own]]].tolist()
+            calls = [op for op in map(case.query.tensors.op, events) if _compares_with_itself(case, op)]
+            if len(distinct(np.searchsorted(begun, [op.index for op in calls]))) == len(ends):
+                found.append(calls[0])
     return found
 
 
-def _is_of_equal_sides(case: Case, op: OpRan) -> bool:
-    """Whether the two tensors that an op compares have equal statistics, and are not constant."""
-    states = case.trace.states
-    rows = states.rows_of(np.array(op.inputs[:2]), np.full(len(op.inputs[:2]), op.index))
-    if len(set(op.inputs[:2])) != 2 or (rows < 0).any() or states.form(int(rows[0])) != states.form(int(rows[1])):
-        return False
-    stats = states.stats[rows]
-    return bool((stats[0] == stats[1]).all() and stats[0, Stat.MIN] < stats[0, Stat.MAX])
+def _compares_with_itself(case: Case, op: OpRan) -> bool:
+    one, other = [*op.inputs, 0, 0][:2]
+    if not one or not other or op.op in op_sets.DIFFERENCES:
+        return one == other > 0
+    return _source(case, one) == _source(case, other) or computed_alike(case.query, one, other)
 
 
-def _is_added(case: Case, op: OpRan) -> bool:
-    """Whether the result of an op, perhaps times a number, is added to a tensor with a graph."""
-    for _ in range(_SCALINGS):
-        readers = case.downstream.readers(op.outputs[0]) if op.outputs else ()
-        if not readers:
-            return False
-        op = case.query.tensors.op(readers[0])
-        if op.op in op_sets.SUMS:
-            return bool(case.query.nodes.of_op(op.index))
-        if op.op not in op_sets.MULTIPLYING | op_sets.DIVIDING:
-            return False
-    return False
+def _source(case: Case, tensor: int) -> int:
+    """The first tensor behind a chain of ops with one tensor each, open or cut off."""
+
+    def onward(one: int) -> tuple[int, ...]:
+        taken = tuple(filter(None, taken_by(case.query, case.query.tensors.made(one))))
+        return taken if len(taken) == 1 else ()
+
+    *_, source = reach([tensor], onward, NEAR)
+    return source
 
 
 def _learning_behind(case: Case, tensor: int, event: int) -> tuple[int, ...]:

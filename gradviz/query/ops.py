@@ -78,6 +78,7 @@ SPLITTING = _kind(
     "unsafe_split", "unsafe_split_with_sizes",
 )  # fmt: skip
 JOINING = _kind("cat", "stack", "hstack", "vstack", "dstack", "column_stack")
+CHOOSING = _kind("min", "max", "minimum", "maximum", "fmin", "fmax")  # of two tensors, the element that counts
 CLAMPING = _and_in_place("clamp", "clamp_min", "clamp_max")
 
 # Products of data with weights: the ops of layers that learn. An embedding is a product with one-hot rows.

@@ -24,17 +24,19 @@ that is cut every few steps, a sampled action beside its log-probability, a part
 a whole leaf that it cuts off and no optimizer holds. A decoder behind codes without a straight-through estimate,
 `decoder(q.detach())`, looks like such a probe, and a layer under no_grad that is added to its own results like a target
 of itself. The second call of a net in a difference, cut off, looks like the target of a consistency loss, whether it is
-the negative of a ranking or the prior of a divergence; one side of a similarity, `a @ b.detach().T`, looks like the
-stopped gradient of a Siamese net. A note only: a layer that reads what is cut off, whose result a
-later op combines with it, as a gate does, one way of several from a result, keys beside queries, the prediction beside
-its target, or one of the two states of a recurrence: that may be meant.
+the negative of a ranking or the prior of a divergence; `exp(logp - logp.detach())` is meant as 1 with a gradient, and
+looks like a ratio to old values; one side of a similarity, `a @ b.detach().T`, looks like the stopped gradient of a
+Siamese net. A note only: a layer that reads what is cut off, whose result a later op combines with it, as a gate does,
+one way of several from a result, keys beside queries, the prediction beside its target, or one of the two states of a
+recurrence: that may be meant.
 """
 
+import ast
 from collections.abc import Iterator
 
 from gradviz.diagnose.blocked import blocks
 from gradviz.diagnose.cut_cures import how_cut, without_cut
-from gradviz.diagnose.cuts import Cut, Place, equal_sides, partial_cuts
+from gradviz.diagnose.cuts import Cut, Place, compared_with_itself, partial_cuts
 from gradviz.diagnose.rule import ERROR, NOTE, WARNING, Case, Fix, Found, Need, Rule, Site
 from gradviz.diagnose.without_gradient import Wanting, lacking, lacks_gradient, rootless
 from gradviz.events.kinds import OpRan, TensorMade
@@ -42,6 +44,7 @@ from gradviz.query.copies import copied_from
 from gradviz.query.flow import place_of_cut
 from gradviz.query.missing_gradients import Lack, Lacks
 from gradviz.query.pass_owners import PassOwners, optimizer_name
+from gradviz.query.source_trees import names_read
 from gradviz.sets import grouped
 
 
@@ -89,7 +92,7 @@ def detached_path(case: Case) -> Iterator[Found]:
         )
     yield from _as_numbers(case)
     yield from _not_returned(case)
-    yield from _equal_sides(case)
+    yield from _with_itself(case)
     yield from _partial(case)
 
 
@@ -180,17 +183,27 @@ def _root_of_numbers(case: Case, made: OpRan | TensorMade, lacks: list[Wanting])
     )
 
 
-def _equal_sides(case: Case) -> Iterator[Found]:
-    """Terms of a loss that compare a tensor with itself, outside of the graph."""
-    for op in case.of(equal_sides):
-        one, other = (case.words.called(tensor) for tensor in op.inputs[:2])
+def _with_itself(case: Case) -> Iterator[Found]:
+    """Terms that compare a tensor with itself."""
+    for op in case.of(compared_with_itself):
+        name = case.words.called(op.inputs[0])
         yield Found(
-            f"{op.op} compares equal numbers, {one} and {other}, and nothing that they are computed from gets a "
-            "gradient: this term of the loss trains nothing",
-            f"give {op.op} the output of what is to learn in place of {one} or {other}",
+            f"{op.op} compares {name} with itself: its result is 0 at each call, and no gradient flows back through it",
+            f"give {op.op} what {name} is to be compared with",
             (op.index,),
+            site=_given_twice(case, op.index),
             severity=WARNING,
         )
+
+
+def _given_twice(case: Case, event: int) -> Site | None:
+    """The innermost call around an op that gives the same variables as two arguments; else the site of the op."""
+    for site in case.query.places.callers(case.site(event)):
+        call = case.query.places.tree(site.number)
+        given = [read for one in call.args if (read := names_read(one))] if isinstance(call, ast.Call) else []
+        if any(given.count(read) > 1 for read in given):
+            return site
+    return case.place(event)
 
 
 def _as_numbers(case: Case) -> Iterator[Found]:

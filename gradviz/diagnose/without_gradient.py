@@ -328,6 +328,7 @@ def learns_in_another_model(case: Case, leaf: int) -> bool:
 def _learning(case: Case) -> dict[str, int]:
     """The parameters that learn from data, by name."""
     got = set(case.trace.table(Kind.ACCUMULATED)["tensor"].tolist()) - case.query.of(Lacks).penalties.keys()
+    got -= set(case.query.of(Ledger).starved)
     return {name: number for number, name in case.trace.parameters.items() if number in got}
 
 

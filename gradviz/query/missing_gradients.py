@@ -22,7 +22,7 @@ from gradviz.query.numbers_read import NumbersRead
 from gradviz.query.pass_owners import PassOwners, missing_at
 from gradviz.query.query import Query
 from gradviz.query.scopes import FUNCTION
-from gradviz.query.statements import function_of, returned_at
+from gradviz.query.statements import function_of, returned_at, variables_of
 from gradviz.query.training import Training
 from gradviz.query.writes import Writes
 from gradviz.sets import contained, distinct, without
@@ -148,7 +148,8 @@ class Lacks:
 
         def onward(tensor: int) -> Iterator[int]:
             ops = map(self.query.tensors.op, graph.readers(tensor))
-            return (one for op in ops for one in op.outputs if one in penalty or is_beside(op, tensor))
+            given = ((op, one) for op in ops for one in op.outputs if one not in self.trace.parameters)  # an average
+            return (one for op, one in given if one in penalty or is_beside(op, tensor))
 
         tensors = flow.reach([leaf], onward, _RESULTS)
         return {
@@ -270,6 +271,8 @@ class Lacks:
         site = next((scope.site for scope in around if scope.name == module), None)
         if site is None or site in self._calls_behind(tuple(self._begun(lacking.leaf, self.trace.count))):
             site = int(self.query.places.of_events[event])
+            if (variables := variables_of(self.query, site)) and variables[-1][1] == "_":  # returned to nobody
+                return variables[-1][0]
         return self.query.places.site(self.query.places.named_at(site))
 
     def _calls_behind_roots(self, begun: tuple[Begun, ...]) -> set[int]:

@@ -5,13 +5,14 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 from gradviz.query.failures import Failure, failures
 from gradviz.query.functions_of_source import Function, blocks_of, called, function_around, nodes_of, parents_of
 from gradviz.query.query import Query
 from gradviz.query.scopes import FUNCTION
-from gradviz.query.source_trees import loops_of_line, trees
+from gradviz.query.source_trees import loops_of_line, statement_at, trees
 from gradviz.sets import grouped
 from gradviz.tracefile import Site
 
@@ -40,6 +41,51 @@ def _returns(tree: ast.Module, function: str) -> Iterator[int]:
             if isinstance(method, Function) and method.name == "backward":
                 ends = [(-one.col_offset, one.lineno) for one in ast.walk(method) if isinstance(one, ast.Return)]
                 yield from (line for _, line in sorted(ends)[-1:])
+
+
+def variables_of(query: Query, number: int) -> list[tuple[Site, str]]:
+    """The variables that get the value made at a site, with their lines: its own first, then those of the callers that
+    a function returns it to, alone or as one of several. Empty if the value has no name."""
+    callers = query.places.callers(query.places.named_at(number))
+    found = [(one, one.names[0]) for one in callers[:1] if len(one.names) == 1]
+    for site, caller in pairwise(callers if found else ()):
+        target = _target(query, site, caller, found[-1][1])
+        if not target:
+            break
+        found.append((caller, target))
+    return found
+
+
+def _target(query: Query, site: Site, caller: Site, name: str) -> str:
+    """The variable of a caller that gets the value of a variable of the function around a site; empty if none does."""
+    function = function_around(query.of(trees).get(site.place.file), site.place.line)
+    statement = statement_at(query, caller)
+    if function is None or not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
+        return ""
+    returned = [one.value for one in ast.walk(function) if isinstance(one, ast.Return)]
+    value, target = returned[-1] if returned else None, statement.targets[0]
+    values, targets = ([*one.elts] if isinstance(one, ast.Tuple) else [one] for one in (value, target))
+    pairs = zip(values, targets, strict=True) if len(values) == len(targets) else ()
+    own = [there for one, there in pairs if isinstance(one, ast.Name) and one.id == name]
+    return own[0].id if len(own) == 1 and isinstance(own[0], ast.Name) else ""
+
+
+def copied_in_loop(query: Query, site: Site, name: str) -> tuple[Site | None, ast.Assign] | None:
+    """The only statement in a loop that gives another variable the value of a variable, in the same function, or of an
+    attribute, of any object; and its line. None if there is none, or several."""
+    attribute = name.rpartition(".")[2]
+    found = []
+    for file, tree in query.of(trees).items():
+        is_here = file == site.place.file and attribute == name
+        nodes = ast.walk(function_around(tree, site.place.line) or tree) if is_here else nodes_of(tree)
+        for node in nodes:
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                value = node.value
+                is_copy = isinstance(value, ast.Name) and value.id == name and is_here
+                is_copy |= isinstance(value, ast.Attribute) and value.attr == attribute != name
+                if is_copy and loops_of_line(query, file, node.lineno):
+                    found.append((query.places.of_line(file, node.lineno), node))
+    return found[0] if len(found) == 1 else None
 
 
 _PARAMETERS = ("parameters", "named_parameters")

@@ -30,6 +30,7 @@ gradients.
 """
 
 import ast
+import itertools
 import re
 from collections.abc import Container, Iterator
 from dataclasses import replace
@@ -38,16 +39,18 @@ from functools import lru_cache
 import numpy as np
 
 from gradviz.diagnose.fix import Fix, typed_as, typed_for
+from gradviz.diagnose.loops import loops_at
 from gradviz.diagnose.lost_change import lost_changes, written_in_place
 from gradviz.diagnose.rule import NOTE, WARNING, Case, Found, Kind, Need, Rule
 from gradviz.diagnose.without_gradient import lacking, lacks_gradient, learns_in_other_blocks
 from gradviz.query.dropped_results import Dropped, are_used, dropped
 from gradviz.query.flow import leaves_of, op_of, reach
-from gradviz.query.functions_of_source import blocks_of, nodes_of
+from gradviz.query.functions_of_source import blocks_of, function_around, nodes_of
 from gradviz.query.missing_gradients import Lack, Lacks
 from gradviz.query.ops import CONVERTING, COPYING, SUMS
 from gradviz.query.pass_owners import bound_in, missing_at
 from gradviz.query.source_trees import assigned_before, assigned_to, following, names_read, statement_at, trees
+from gradviz.query.statements import copied_in_loop, variables_of
 from gradviz.sets import contained, distinct, grouped
 from gradviz.tracefile import PassInfo, Site
 from gradviz.words.escape import shortened
@@ -116,41 +119,56 @@ def _overwritten(case: Case, event: int) -> tuple[str, Fix | None]:
 
 
 def _replaced_terms(case: Case, found: Container[int]) -> Iterator[Found]:
-    """Scalars with a graph that one line computes several times before a pass, of which only the last is used: each
-    replaces the one before in its variable. Not if the last is of all data that the others are of: it may be the best,
-    unless the variable begins as 0, like a sum."""
+    """Scalars with a graph, or vectors of them, that lines compute for one variable several times before a pass, of
+    which only the last is used: each replaces the one before. Not if the last is of all data that the others are of: it
+    may be the best, unless the variable begins as 0, like a sum."""
     ops, passes = case.trace.table(Kind.OP), case.trace.table(Kind.PASS_BEGAN)
     is_backward = case.trace.named(passes["how"], ("backward",))
     begun = passes.events[is_backward | ~is_backward.any()]  # a round may have adapted weights by autograd.grad
     states = case.trace.states
-    scalars = [number for number, form in case.trace.forms.items() if form.shape == ()]
+    terms = [number for number, form in case.trace.forms.items() if len(form.shape) <= 1]
     rows = states.rows_of(ops.lists("outputs").firsts, ops.events)
-    is_term = ~(ops["in_pass"] > 0) & (rows >= 0) & contained(states.forms[rows], scalars)
+    is_term = ~(ops["in_pass"] > 0) & (rows >= 0) & contained(states.forms[rows], terms)
     named = ops.events[is_term & contained(ops.sites, sorted(case.query.places.with_names))]
+    by_variable: dict[tuple[Site, str], list[np.ndarray]] = {}
     for number, events in case.by_site(named).items() if len(begun) else ():
-        rounds, place = np.searchsorted(begun, events), case.query.places.site(number)
+        variables = variables_of(case.query, number)
+        in_loops = (one for one in variables if loops_at(case, one[0]))
+        if variables:
+            by_variable.setdefault(next(in_loops, variables[-1]), []).append(events)
+    for (place, name), of_sites in by_variable.items():
+        events = np.sort(np.concatenate(of_sites))
+        rounds = np.searchsorted(begun, events)
         is_last = np.append(rounds[1:] != rounds[:-1], True)
         lost = events[~is_last & (rounds < len(begun))]
-        if place is None or place.place.line in found or len(distinct(rounds[~is_last])) < _ROUNDS:
+        if place.place.line in found or len(distinct(rounds[~is_last])) < _ROUNDS:
             continue
-        first = events[rounds == rounds[~is_last][0]].tolist()
+        turn = rounds[~is_last][0]
+        first = case.query.passes.by_number[int(passes["number"][passes.events == begun[turn]][0])]
         kept = events[is_last & (rounds < len(begun))].tolist()
-        statement, name = statement_at(case.query, place), place.place.names[0]
         is_lost = not are_used(case.query, lost) and all(are_used(case.query, [one]) for one in kept)
-        if not isinstance(statement, ast.Assign) or not is_lost:
+        if not isinstance(statement := statement_at(case.query, place), ast.Assign) or not is_lost:
             continue
+        values = [case.query.tensors.op(int(event)).outputs[0] for event in events[rounds == turn][:_MOST]]
         begins = assigned_before(case.query, place, name)
         is_sum = begins is not None and isinstance(begins.value, ast.Constant) and begins.value.value == 0
-        if not _are_of_parts(case, [case.query.tensors.op(event).outputs[0] for event in first[:_MOST]], is_sum):
+        if not _are_of_parts(case, values, is_sum and case.shape(values[0]) == ()):
+            continue
+        copied = copied_in_loop(case.query, place, name)
+        if copied is not None:
+            place, statement = copied[0] or place, copied[1]
+            name = assigned_to(statement)
+        elif "." in name:  # of several objects
             continue
         value = ast.unparse(statement.value)
         cure = f"{name} = {name} + {value}"
         yield Found(
-            f"{name} gets {len(lost) + len(kept)} values before {len(kept)} passes: each replaces the one before, and "
+            f"{name} gets {len(events)} values before {len(kept)} passes: each replaces the one before, and "
             "only the last before a pass is in its root",
             Fix(cure, typed_for(value, f"{name} + {value}")),
-            (int(lost[0]), int(kept[0])),
+            (*([first.first] if copied is not None else []), int(lost[0]), int(kept[0])),
             site=place,
+            number=first.number if copied is not None else 0,  # nothing is recorded where a value gets a second name
         )
 
 
@@ -166,8 +184,8 @@ def _are_of_parts(case: Case, scalars: list[int], is_sum: bool) -> bool:
         return made.inputs if made is not None else ()
 
     leaves = [frozenset(leaves_of(case.query, scalar)) for scalar in scalars]
-    if is_sum or len(set(leaves)) == len(leaves):
-        return True
+    if is_sum or len(set(leaves)) == len(leaves) or case.shape(scalars[0]):
+        return is_sum or len(set(leaves)) == len(leaves)
     behind = [{one for one in reach([scalar], onward) if not requires_grad(one, end)} for scalar in scalars]
     return all(own - behind[-1] for own in behind[:-1])
 
@@ -210,20 +228,8 @@ def _unread_terms(case: Case, found: Container[int]) -> Iterator[Found]:
     """Scalars with a graph, or vectors of them, that the program assigns to a variable again and again. No line reads
     the variable, but to give it its next value, or none reads it before it gets another. Lines that are `found` are
     left out."""
-    ops, begun = case.trace.table(Kind.OP), case.trace.table(Kind.PASS_BEGAN).events
-    callers = {number: case.query.places.callers(number) for number in distinct(ops.sites).tolist()}
-    outside = ops.events[~(ops["in_pass"] > 0)]
-    unread = ((file, one) for file, tree in case.query.of(trees).items() for one in _unread_in(tree))
-    for file, statement in unread:
-        if statement.lineno in found:
-            continue
-        lines = range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
-        sites = [
-            number
-            for number, around in callers.items()
-            if any(site.place.file == file and site.place.line in lines for site in around)
-        ]
-        events = outside[contained(ops.sites[~(ops["in_pass"] > 0)], sites)] if sites else outside[:0]
+    begun = case.trace.table(Kind.PASS_BEGAN).events
+    for name, made, events in itertools.chain(_unread_values(case), _unread_returns(case)):
         rounds = np.searchsorted(begun, events)
         last = events[np.append(rounds[1:] != rounds[:-1], True)[: len(events)]]
         if len(last) < _ROUNDS or are_used(case.query, last):
@@ -234,13 +240,42 @@ def _unread_terms(case: Case, found: Container[int]) -> Iterator[Found]:
         if not result or of_root or len(case.shape(result)) > 1 or not requires_grad(result, op.index):
             continue
         leaves = tuple(leaf for leaf in leaves_of(case.query, result) if leaf in case.training.trained)
-        if leaves:
-            made = next(one for one in callers[case.site(op.index)] if one.place.line in lines)
+        site = next((one for one in case.query.places.callers(case.site(op.index)) if one.place.line in made), None)
+        if leaves and site is not None and site.place.line not in found:
             nothing = f"{case.called(leaves)} learn{'s' * (len(leaves) == 1)} nothing from it"
             lost, cure = _overwritten(case, op.index)
             why = f"with its graph, is read by no line{lost}: {nothing}"
-            term = _missing(case, made, op.index, leaves, assigned_to(statement), why)
+            term = _missing(case, site, op.index, leaves, name, why)
             yield replace(term, fix=cure or term.fix)
+
+
+def _unread_values(case: Case) -> Iterator[tuple[str, range, np.ndarray]]:
+    """The variables that no line reads of the assignments in the sources, their lines, and the ops that ran there."""
+    ops = case.trace.table(Kind.OP)
+    callers = {number: case.query.places.callers(number) for number in distinct(ops.sites).tolist()}
+    lines_of = {number: {(one.place.file, one.place.line) for one in around} for number, around in callers.items()}
+    unread = ((file, one) for file, tree in case.query.of(trees).items() for one in _unread_in(tree))
+    for file, statement in unread:
+        lines = range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
+        sites = [number for number, around in lines_of.items() if any((file, line) in around for line in lines)]
+        if sites:
+            yield assigned_to(statement), lines, ops.events[~(ops["in_pass"] > 0) & contained(ops.sites, sites)]
+
+
+def _unread_returns(case: Case) -> Iterator[tuple[str, range, np.ndarray]]:
+    """The variables that get one of several values that a function returns and that no line reads, their lines, and
+    the ops that made the values: scalars."""
+    ops = case.trace.table(Kind.OP)
+    named = ops.events[~(ops["in_pass"] > 0) & contained(ops.sites, sorted(case.query.places.with_names))]
+    for number, events in case.by_site(named).items():
+        variables = variables_of(case.query, number)
+        if len(variables) <= 1 or variables[-1][1].startswith(_UNWANTED):
+            continue
+        place, name = variables[-1][0].place, variables[-1][1]
+        tree = case.query.of(trees)[place.file]
+        result = case.query.tensors.op(int(events[0])).outputs
+        if result and case.shape(result[0]) == () and name not in _readers(function_around(tree, place.line) or tree):
+            yield name, range(place.line, place.line + 1), events
 
 
 @lru_cache(maxsize=32)  # all ranks of a run have the same files

@@ -37,7 +37,7 @@ from itertools import pairwise
 from gradviz.diagnose.rule import ERROR, Case, Edit, Fix, Found, Need, Rule, Site, Spot
 from gradviz.events.kinds import ScopeEntered, TensorMade
 from gradviz.query.flow import leaves_behind, reach
-from gradviz.query.functions_of_source import called, nodes_of
+from gradviz.query.functions_of_source import called, function_around, nodes_of
 from gradviz.query.ledger import Ledger
 from gradviz.query.missing_gradients import PARAMETER
 from gradviz.query.source_trees import assigned_to, method_calls, statement_at, trees
@@ -57,7 +57,9 @@ _NEAR = 64  # the most results of a leaf, and the most ops on them, that are loo
 )
 def unregistered_parameter(case: Case) -> Iterator[Found]:
     modules = {case.model_of(tensor) for tensor in case.training.trained} - {""}
-    found: dict[tuple[int, str], list[int]] = {}  # by the line that made them, and the forward or class around it
+    found: dict[
+        tuple[int | Site | None, str], list[int]
+    ] = {}  # by the line that made them, and the forward or class around it
     for leaf in dict.fromkeys([*case.query.of(Ledger).homeless, *_beneath_failures(case)]):
         made = case.query.tensors.made(leaf)
         scopes = _modules_around(case, leaf)
@@ -68,15 +70,19 @@ def unregistered_parameter(case: Case) -> Iterator[Found]:
             site = _in_the_making_of(case, made.site, scopes)
             found.setdefault((site, f"the forward of {module}"), []).append(leaf)
         elif (listed := _in_a_plain_list(case, made.site)) is not None:
-            found.setdefault((listed.number, listed.place.function.split(".")[-2]), []).append(leaf)
-    for (site, around), leaves in found.items():
+            found.setdefault(listed, []).append(leaf)
+    for (place, around), leaves in found.items():
+        events = [event for leaf in leaves[:4] if (event := case.query.tensors.maker(leaf)) is not None]
+        # nothing is recorded on the line of an assignment alone: the first pass shows the gradients
+        first = case.trace.passes[0] if isinstance(place, Site) and place.number == 0 else None
+        its = ("gets", "is", "it") if len(leaves) == 1 else ("get", "are", "them")
         yield Found(
-            f"{case.called(leaves)} get{'s' * (len(leaves) == 1)} gradients in {around}, but "
-            f"{'is' if len(leaves) == 1 else 'are'} not among its parameters(): no step changes "
-            f"{'it' if len(leaves) == 1 else 'them'}",
+            f"{case.called(leaves)} {its[0]} gradients in {around}, but {its[1]} not among its parameters(): no step "
+            f"changes {its[2]}",
             Fix("use nn.ModuleList, nn.ModuleDict or nn.Parameter as an attribute of the module", _registered),
-            tuple(event for leaf in leaves[:4] if (event := case.query.tensors.maker(leaf)) is not None),
-            site=site,
+            tuple(events) if first is None else (first.first, *events),
+            site=place,
+            number=first.number if first is not None else 0,
             tensors=tuple(leaves),
         )
 
@@ -139,21 +145,26 @@ def _outermost(scopes: list[ScopeEntered]) -> str:
     return scopes[0].name.partition(".")[0] if scopes else ""
 
 
-def _in_a_plain_list(case: Case, number: int) -> Site | None:
-    """The line in an `__init__` that puts what a site made into a plain list or dict of an attribute, if the same call
-    of the constructor made trained leaves, too; None if there is none."""
+def _in_a_plain_list(case: Case, number: int) -> tuple[Site | None, str] | None:
+    """The line in an `__init__` that puts what a site made into a plain list or dict of an attribute, or makes such a
+    list the attribute, if the same call of the constructor made trained leaves, too; and the class. None if there is
+    none."""
     calls = case.query.places.callers(number)
     for site, outer in pairwise(calls):
-        statement, tree = statement_at(case.query, site), case.query.of(trees).get(site.place.file)
-        value, name = statement.value if isinstance(statement, ast.Assign) else None, assigned_to(statement)
+        tree, place = case.query.of(trees).get(site.place.file), site.place
+        statement, constructor = statement_at(case.query, site), function_around(tree, place.line)
+        nodes = ast.walk(constructor or ast.Module([], []))
+        assigned = [node for node in nodes if isinstance(node, ast.Assign)]
+        name = assigned_to(statement)
         if isinstance(statement, ast.Expr):  # a list that begins as an empty one
             name = next((ast.unparse(filled) for _, filled in method_calls(statement, "append")), "")
-            began = (node for node in nodes_of(tree) if isinstance(node, ast.Assign) and assigned_to(node) == name)
-            value = next((node.value for node in began if isinstance(node.value, ast.List)), None)
-        is_own = name.startswith("self.") and _INIT.search(site.place.function) is not None
+        value = next((one.value for one in assigned if name and assigned_to(one) == name), None)
+        kept = next((one for one in assigned if name and ast.unparse(one.value) == name), None)
+        is_own = ((kept is None and name) or assigned_to(kept)).startswith("self.") and _INIT.search(place.function)
         is_plain = is_own and isinstance(value, ast.List | ast.ListComp | ast.Dict | ast.DictComp)
         if is_plain and outer.number in case.of(_constructors) and not _is_of_a_plain_class(case, site):
-            return site
+            own = site if kept is None else case.query.places.of_line(place.file, kept.lineno)  # of a variable
+            return own, place.function.split(".")[-2]
     return None
 
 
@@ -189,10 +200,13 @@ def _registered(spot: Spot) -> list[Edit]:
         return _filled(spot, statement, statement.targets[0].value)
     value = statement.value
     code = source.code(value)
+    if isinstance(value, ast.Name):  # a list of the constructor
+        assigned = (node for node in ast.walk(source.function(statement)) if isinstance(node, ast.Assign))
+        value = next((node.value for node in assigned if source.code(node.targets[0]) == code), value)
     if isinstance(value, ast.List | ast.ListComp):
-        return [source.replaced(value, f"torch.nn.ModuleList({code})")]
+        return [source.replaced(statement.value, f"torch.nn.ModuleList({code})")]
     if isinstance(value, ast.Dict | ast.DictComp):
-        return [source.replaced(value, f"torch.nn.ModuleDict({code})")]
+        return [source.replaced(statement.value, f"torch.nn.ModuleDict({code})")]
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in ("list", "dict"):
         return [source.replaced(value.func, f"torch.nn.Module{value.func.id.title()}")]
     if isinstance(value, ast.Call) and called(value) in ("ModuleList", "ModuleDict"):

@@ -1,5 +1,6 @@
 """`unused-scheduler`: a learning-rate scheduler is made, and nothing ever calls its `step()`; or each call is given the
-same number, as in `scheduler.step(0)`, and sets the same rate again.
+same number, as in `scheduler.step(0)`, and sets the same rate again; or it sets the rates of an older optimizer, while
+another one takes the steps.
 
 Why it is bad: the rate was meant to fall or to warm up, and stays as it is when the scheduler is made.
 
@@ -29,7 +30,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.rule import WARNING, Case, Edit, Edits, Fix, Found, Need, Rule, Spot
+from gradviz.diagnose.rule import WARNING, Case, Edit, Edits, Fix, Found, Kind, Need, Rule, Spot
 from gradviz.query.functions_of_source import nodes_of
 from gradviz.query.pass_owners import assigned_at
 from gradviz.query.source_trees import method_calls, trees
@@ -55,6 +56,7 @@ def unused_scheduler(case: Case) -> Iterator[Found]:
         own, step = scheduled["optimizer"] == optimizer, f"{name}.step()"
         if len(events) > 1 or event.steps:
             values = (scheduled[column][own] for column in ("type", "steps", "rates"))
+            yield from _of_an_older_optimizer(case, optimizer, events[1:])
             is_one = len(case.by_site(events[1:])) == 1 and all(len(distinct(one)) == 1 for one in values)
             if is_one and len(distinct(np.searchsorted(later, events[1:]))) > _LEAST:
                 yield Found(
@@ -72,6 +74,25 @@ def unused_scheduler(case: Case) -> Iterator[Found]:
             (event.index, int(later[0])),
             tensors=case.training.held_by(optimizer),
         )
+
+
+def _of_an_older_optimizer(case: Case, optimizer: int, calls: np.ndarray) -> Iterator[Found]:
+    """The finding for calls of a scheduler after the last step of its optimizer, if an optimizer that was made later
+    takes the steps of the same parameters."""
+    held, stepped = case.trace.table(Kind.HOLDS), case.training.stepped
+    steps, own = stepped.events[stepped["optimizer"] != optimizer], set(case.training.held_by(optimizer))
+    made_or_stepped = [one.events[one["optimizer"] == optimizer].max(initial=-1) for one in (held, stepped)]
+    for event in held.events[held.events > max(made_or_stepped)].tolist():
+        other, later = held.object(event), calls[calls > event]
+        if len(distinct(np.searchsorted(steps, later))) > _LEAST and not own.isdisjoint(other.parameters):
+            yield Found(
+                f"{case.scheduled.object(int(later[0])).type} sets the rates of an older optimizer, which takes no "
+                f"step after this line: {other.type}, made here, steps {case.called(other.parameters)} with its own",
+                "make the scheduler anew with this optimizer, or make the optimizer once",
+                (event, int(later[0])),
+                tensors=other.parameters,
+            )
+            return
 
 
 def _is_used(case: Case, name: str) -> bool:

@@ -28,7 +28,7 @@ Cure: call `model.eval()` before the evaluation and `model.train()` after it.
 Not reported: an evaluation before the training; Monte Carlo dropout, which repeats one input, or whose layers alone are
 in training mode; a frozen part that stays in evaluation mode. A batch norm that is in evaluation mode from the first
 pass, with statistics that were counted or loaded before, is a note only, as is a frozen module whose batch norm is in
-training mode.
+training mode, unless the same run has trained it before and calls it without gradients now, as it does a teacher.
 """
 
 import ast
@@ -309,8 +309,15 @@ def _statistics_of_what_is_frozen(case: Case) -> Iterator[Found]:
             ),
             (module.index,),
             tensors=tuple(weights),
-            severity=NOTE,
+            severity=WARNING if _is_teacher(case, module, weights) else NOTE,
         )
+
+
+def _is_teacher(case: Case, module: ScopeEntered, weights: list[int]) -> bool:
+    """Whether a module was trained before, and is called without gradients from a call on."""
+    came, made = case.trace.table(Kind.ACCUMULATED), case.trace.table(Kind.NODE)
+    was_trained = contained(weights, came["tensor"][came.events < module.index]).all()
+    return bool(was_trained) and not ((made.events > module.index) & (made.events < _end_of(case, module))).any()
 
 
 def _frozen_module(case: Case, weight: int, calls: list[OpRan]) -> ScopeEntered | None:
@@ -332,7 +339,11 @@ def _frozen_module(case: Case, weight: int, calls: list[OpRan]) -> ScopeEntered 
 
 def _is_frozen_scope(case: Case, scope: ScopeEntered) -> bool:
     """Whether the call of a module with a name reads parameters, and none of them requires grad."""
-    left = case.trace.table(Kind.SCOPE_LEFT)
-    begun, ended = scope.index, left.events[left["scope"] == scope.scope].min(initial=case.trace.count)
+    begun, ended = scope.index, _end_of(case, scope)
     own = [leaf for leaf in case.trace.parameters if any(begun < op < ended for op in case.downstream.readers(leaf))]
     return bool(scope.name and own) and not any(case.query.tensors.requires_grad(leaf, begun) for leaf in own)
+
+
+def _end_of(case: Case, scope: ScopeEntered) -> int:
+    left = case.trace.table(Kind.SCOPE_LEFT)
+    return int(left.events[left["scope"] == scope.scope].min(initial=case.trace.count))

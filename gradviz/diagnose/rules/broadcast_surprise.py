@@ -113,7 +113,7 @@ def _is_square(case: Case, events: np.ndarray, results: np.ndarray) -> np.ndarra
     rows = case.trace.states.rows_of(results, events)
 
     def is_square(form: Form) -> bool:
-        return form.shape == () or (len(form.shape) == 2 and form.shape[0] == form.shape[1] > 1)
+        return form.shape == () or (len(form.shape) >= 2 and form.shape[-2] == form.shape[-1] > 1)
 
     return case.trace.states.of_forms(rows, is_square) > 0
 
@@ -129,13 +129,11 @@ def _surprises(case: Case, op: OpRan, sides: list[int]) -> bool:
     if all(sides) and op.op in _ONE_BY_ONE:
         return _grows([case.shape(tensor) for tensor in sides])
     # a layer has a weight or a bias of any shape
-    if not (op.rule.elementwise or op.op in SUMS | MULTIPLYING):
-        return False
-    if not all(sides) or {len(case.shape(tensor)) for tensor in sides} != {1, 2}:
+    if not all(sides) or not (op.rule.elementwise or op.op in SUMS | MULTIPLYING):
         return False
     flat, column = sorted(sides, key=lambda tensor: len(case.shape(tensor)))
-    rows = case.shape(flat)[0]
-    if rows < 2 or case.shape(column) != (rows, 1):
+    shape, rows = case.shape(flat), case.shape(flat)[-1:]
+    if rows < (2,) or case.shape(column) != (*shape, 1):
         return False
     if any("int" in case.trace.states.dtype_of(tensor) for tensor in sides):
         return False  # integers number classes, and are no targets of a regression
@@ -149,7 +147,7 @@ def _surprises(case: Case, op: OpRan, sides: list[int]) -> bool:
     behind = (op_behind(case.query, tensor, COPYING | MULTIPLYING) for tensor in (flat, column))
     by_layers = [op is not None and op.op in PRODUCTS for op in behind]  # without a graph
     is_of_layers = wanting[0] != wanting[1] or (not any(wanting) and by_layers == [False, True])
-    return is_of_layers or _meets_single_values(case, op.outputs[0], rows)
+    return is_of_layers or _meets_single_values(case, op.outputs[0], rows[0])
 
 
 def _is_only_summed(case: Case, tensor: int, most: int = 8) -> bool:

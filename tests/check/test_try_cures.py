@@ -31,6 +31,9 @@ ADVISED = {
     "discarded-gradient: the trunk is cleared for each of three tasks",
     "stale-optimizer: an adversary's optimizer that holds the decoder",
     "detached-path: a distillation that compares the teacher with itself",
+    "detached-path: a distillation that compares the student with itself, through a function",
+    "detached-path: the divergence of a posterior from itself",
+    "unused-scheduler: a schedule of the optimizer that another one has replaced",
     "detached-path: a mask behind a threshold that is made a new leaf",
     "detached-path: a scored pooling that uses only the indices of topk",
     "detached-path: a Function that returns no gradient for a parameter",
@@ -98,6 +101,8 @@ ADVISED = {
     "not-updated: an optimizer of a table that a helper steps in the place of another",
 }
 TYPED = {
+    "off-loss-path: the volume of the last layer of a flow alone",
+    "off-loss-path: the balance of the last layer alone, kept as an attribute",
     "off-loss-path: a result that is thrown away",
     "off-loss-path: gradients that are scaled in new tensors",
     "off-loss-path: a sum of losses that the last term replaces",

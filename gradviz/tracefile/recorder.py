@@ -410,7 +410,7 @@ class ChoosingRecorder(Recorder):
 
     def suspects(self) -> None:
         if self.auto is not None:
-            self.auto.look_closely(LEAK, self.passes_begun)
+            self.auto.look_closely(LEAK, self.passes_begun + 1)
 
     def scope_entered(self, where: Where, scope: int, kind: str, name: str, type: str, training: bool = False) -> None:
         site = self.place(where)

@@ -1,5 +1,5 @@
-"""`dead-relu`: a rectifier gives (almost) only zeros for every batch in the last half of the run, so that no
-gradient passes it.
+"""`dead-relu`: a rectifier gives (almost) only zeros for every batch in the last half of the run, or in the last 100
+passes if these are a tenth of it, so that no gradient passes it.
 
 Why it is bad: its derivative at 0 is 0: the units get no gradient, and do not come back.
 
@@ -42,6 +42,7 @@ _IN_LOSS = op_sets.REDUCTIONS | op_sets.ADDING | op_sets.MULTIPLYING | op_sets.D
 _IN_LOSS |= op_sets.RESHAPING | op_sets.SELECTING | op_sets.JOINING | {"pow", "square", "sqrt"}
 _STEPS = 32  # the most results on the way to the loss that are looked at
 _LEAST = 8  # elements of the smallest output
+_LATE = 100  # passes at the end of a long run, or a tenth of it
 
 
 @Rule(
@@ -67,13 +68,15 @@ def dead_relu(case: Case) -> Iterator[Found]:
     sites = case.query.places.of_events[events]
     scopes = case.query.scopes.last_entered(events)
     # where passes were left out, few of the calls that were recorded are of the last half of the run
-    half = 0 if case.recorded is None else case.trace.passes[len(case.trace.passes) // 2].first
+    passes = case.trace.passes
+    late = max(0 if case.recorded is None else len(passes) // 2, len(passes) - max(_LATE, len(passes) // 10))
+    begin = passes[late].first if late else 0
     places: dict[int, dict[int, list[int]]] = {}
     for i in np.flatnonzero((rows >= 0) & contained(sites, sites[dead])).tolist():
         places.setdefault(int(sites[i]), {}).setdefault(int(scopes[i]), []).append(i)
     for site, of_scopes in places.items():
         last = {
-            scope: visits[max(len(visits) // 2, min(bisect_left(events[visits], half), len(visits) - 1)) :]
+            scope: visits[max(len(visits) // 2, min(bisect_left(events[visits], begin), len(visits) - 1)) :]
             for scope, visits in of_scopes.items()
         }
         dead_ones = [

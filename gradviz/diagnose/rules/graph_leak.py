@@ -191,6 +191,8 @@ def _alive(case: Case, chained: Site | None) -> Iterator[Found]:
     if sites and max(sites.values()) < _OF_A_LINE:
         return
     number = int(table["in_pass"][outside_steps][-1])
+    if each_left_out(case.trace) and number != case.trace.in_detail[-1]:
+        return  # they were freed meanwhile
     backward_pass = case.query.passes.by_number[number]
     lines, name = _keeping(case, backward_pass)
     # with a line that keeps a tensor, graphs may be freed now and then

@@ -87,8 +87,8 @@ def _stopped(case: Case) -> Iterator[Found]:
             continue
         read = ops.events[inputs.owners[inputs.values == leaf]]
         read = read[contained(sites[read], sites[read[read < events[0]]])]
-        last, behind = int(np.searchsorted(firsts, read.max(initial=0))) - 1, int(seen[-1]) + 1
-        if behind > last or passes[last].number - passes[behind].number + 1 < max(_ROUNDS, passes[behind].number / 10):
+        last, behind = int(np.searchsorted(case.trace.pass_spans[0], read.max(initial=0))), int(seen[-1]) + 1
+        if behind >= len(passes) or last - passes[behind].number + 1 < max(_ROUNDS, passes[behind].number / 10):
             continue
         if (steps > firsts[behind]).any() and writes.follows_another(leaf):
             event = int(events[known[-1]])

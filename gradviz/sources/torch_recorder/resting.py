@@ -8,7 +8,6 @@ import math
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
@@ -19,10 +18,11 @@ from gradviz.events.counters import next_pass_number
 from gradviz.events.kinds import UNWATCHED
 from gradviz.sources.operands import Operand
 from gradviz.sources.torch_recorder.backward import how_of, pass_of, roots_of
-from gradviz.sources.torch_recorder.known_things import is_leaf, version_of
+from gradviz.sources.torch_recorder.known_things import is_leaf
 from gradviz.sources.torch_recorder.live_passes import LivePasses, giver
 from gradviz.sources.torch_recorder.pass_numbers import PassNumbers
 from gradviz.sources.torch_recorder.shared import Source, safely, users_frame
+from gradviz.sources.torch_recorder.signs import Signs
 from gradviz.sources.torch_recorder.tensor_values import unheard
 from gradviz.sources.torch_recorder.watching import Replaced, Watching
 
@@ -46,9 +46,7 @@ class Resting:
         self.leaves: dict[int, tuple[int, bool]] = {}
         self.failures = 0  # the passes whose graphs were emitted behind an exception
         self.begun: tuple[Any, ...] | None = None  # the beginning of the pass, put off
-        # of the last step: a parameter, with the gradient that was used
-        self.used: tuple[Callable[[], Any], tuple[int, int] | None] | None = None
-        self.was_leaking = False  # whether a pass has added to that
+        self.signs = Signs()
 
     # --- begin and end
 
@@ -76,7 +74,9 @@ class Resting:
         identity = self.source.identity
         with _Plain():
             identity.tell_pending()
-            self.leaves = {number: (self._grad_of(leaf), leaf.requires_grad) for number, leaf in self._leaves()}
+            leaves = dict(self._leaves())
+            self.leaves = {number: (self._grad_of(leaf), leaf.requires_grad) for number, leaf in leaves.items()}
+            self.signs.watch(leaves.values())
         self.thread = threading.get_ident()
         self.is_on = True
         self.taken_out = [(owner, name, ours, vars(owner).get(name)) for owner, name, ours in self.replaced.put_back()]
@@ -142,6 +142,7 @@ class Resting:
     def watched(self, number: int, roots: Any) -> None:
         """Note the beginning of a pass that is watched, and whether the step behind it is, too."""
         self.is_step_wanted = self.source.follows_passes
+        self._look_for_signs(roots)
         self.numbers.began(number, self.loss_of(roots))
 
     @safely
@@ -183,7 +184,7 @@ class Resting:
 
     def passed(self, engine: Callable[..., Any], roots: Any, args: Any, kwargs: Any, loss: Any) -> Any:
         """The result of a pass that is not watched: its beginning, its end and its loss are emitted."""
-        number, is_told = self._began(args, kwargs, loss), None
+        number, is_told = self._began(roots, args, kwargs, loss), None
         try:
             return engine(roots, *args, **kwargs)
         except Exception as error:
@@ -194,10 +195,11 @@ class Resting:
                 self._ended(number)
 
     @safely
-    def _began(self, args: Any, kwargs: Any, loss: Any) -> int:
+    def _began(self, roots: Any, args: Any, kwargs: Any, loss: Any) -> int:
         if threading.get_ident() != self.thread:
             self.is_forbidden = True  # what several threads do at once is watched
-        self._look_for_leak()
+        if self._look_for_signs(roots):
+            self.source.listener.suspects()
         number = next_pass_number()
         self.is_step_wanted = False
         self.numbers.began(number, loss)
@@ -207,21 +209,11 @@ class Resting:
             self._tell_begun()
         return number
 
-    def _look_for_leak(self) -> None:
-        """Look whether the pass that begins adds to a gradient that a step has used, as none did before."""
-        used, self.used = self.used, None
-        if used is not None and (leaf := used[0]()) is not None:
-            with _Plain():
-                was_leaking, self.was_leaking = self.was_leaking, _gradient_of(leaf) == used[1]
-            if self.was_leaking and not was_leaking:
-                self.source.listener.suspects()
-
     @safely
-    def _note_used(self, optimizer: Any) -> None:
+    def _look_for_signs(self, roots: Any) -> bool:
+        """Whether the passes behind the one that begins are recorded for what is seen without watching."""
         with _Plain():
-            parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
-            pairs = ((weakref.ref(parameter), _gradient_of(parameter)) for parameter in parameters)
-            self.used = next((pair for pair in pairs if pair[1] is not None), None)
+            return self.numbers.are_wanted and self.signs.pass_begins(roots_of(roots))
 
     def _tell_begun(self) -> None:
         """Emit the beginning of the pass under way, if that was put off."""
@@ -270,11 +262,6 @@ class Resting:
         if not self.is_step_wanted:
             self.begin_if_due()
         if self.numbers.are_wanted:
-            self._note_used(optimizer)
+            with _Plain():
+                self.signs.stepping(optimizer, self.numbers.are_due[1])
         return is_summed
-
-
-def _gradient_of(leaf: torch.Tensor) -> tuple[int, int] | None:
-    """Which tensor is the gradient of a leaf, and its version."""
-    gradient = leaf.grad if is_leaf(leaf) else None
-    return None if gradient is None else (id(gradient), version_of(gradient))

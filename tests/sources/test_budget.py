@@ -481,7 +481,7 @@ for step in range(1, 231):
 @pytest.mark.parametrize(
     ("when", "found"),
     [
-        ("step <= 130", "until pass 130, and behind none of these from pass 133 on"),
+        ("step <= 130", "until pass 130, and behind none of these from pass 134 on"),
         ("step <= 133", "until pass 130, and behind none of these from pass 136 on"),
         ("step <= 225", ""),
         ("step % 5", ""),

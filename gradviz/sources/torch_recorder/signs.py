@@ -1,17 +1,18 @@
 """What is cheap to see of passes that are not watched: which optimizers have stepped since the pass before, to which
 gradients that a step has used a pass adds, which parameters have a gradient and require one, how often leaves were
-written to, whether graphs stay alive. The passes behind a sign that no pass before had are recorded, and some later ones
-if it lasts: so a fault that lasts for a while is recorded not only where a sample happens to be."""
+written to, whether graphs stay alive. The passes behind a sign that no pass before had are recorded, and some later
+ones if it lasts: so a fault that lasts for a while is recorded not only where a sample happens to be."""
 
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import islice
+from operator import ne, sub
 from typing import Any
 
 import torch
 
-from gradviz.sources.torch_recorder.known_things import is_leaf, version_of
+from gradviz.sources.torch_recorder.known_things import version_of
 from gradviz.sources.torch_recorder.tensor_values import PLAIN
 
 _FIRST = 32  # passes whose signs are usual
@@ -19,10 +20,6 @@ _MOST = 4  # other signs of a kind that have passes recorded: more are chance
 _LASTING = 16  # passes with a sign, behind which some are recorded again
 _ALIVE = 3  # passes behind which a graph that is alive is a sign
 _MOST_LEAVES = 1 << 10  # that are looked at
-
-
-class _Mark:
-    """Lives as long as the node that has it."""
 
 
 class Signs:
@@ -35,39 +32,46 @@ class Signs:
         self.is_new = False  # whether a sign since the last pass began was new, or lasts
         self.stepped: set[int] = set()  # the optimizers that have stepped since the last pass began, by `id`
         # for each optimizer, a parameter with the gradient that its last step used
-        self.used: dict[int, tuple[Callable[[], Any], tuple[int, int] | None]] = {}
+        self.used: dict[int, tuple[Callable[[], Any], tuple[int, int]]] = {}
         self.leaves: list[Callable[[], Any]] = []
-        self.states: list[tuple[int, int]] = []  # of these leaves, when the last pass began
+        self.versions: list[int] = []  # of these leaves, when the last pass began...
+        self.addresses: list[int] = []
         self.graphs: deque[Callable[[], Any]] = deque(maxlen=_ALIVE)  # the marks at the roots of the last passes
 
     def watch(self, leaves: Iterable[torch.Tensor]) -> None:
         """Look from now on at which of these leaves are written to."""
         plain = (one for one in leaves if type(one) in PLAIN and one.layout is torch.strided and not one.is_meta)
-        self.leaves, self.states = [*map(weakref.ref, islice(plain, _MOST_LEAVES))], []
+        own = (weakref.ref(one) for one in plain if not one.is_inference())
+        self.leaves, self.versions = [*islice(own, _MOST_LEAVES)], []
 
     def stepping(self, optimizer: Any, are_all_read: bool) -> None:
         """Note the signs of a step that is about to be made, those of all parameters only where that is asked for."""
-        self.stepped.add(id(optimizer))
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self.stepped.add(by := id(optimizer))
+        parameters: Iterable[Any] = (one for group in optimizer.param_groups for one in group["params"])
+        if are_all_read:
+            parameters = [*parameters]
+            self._note("parameters", (by, *[(one.grad is None, one.requires_grad, one.dtype) for one in parameters]))
         with_gradient = next((one for one in parameters if one.grad is not None), None)
         if with_gradient is not None:
-            self.used[id(optimizer)] = weakref.ref(with_gradient), _gradient_of(with_gradient)
-        if are_all_read:
-            trained = [(one.grad is None, one.requires_grad, one.dtype) for one in parameters]
-            self._note("parameters", (id(optimizer), *trained))
+            self.used[by] = weakref.ref(with_gradient), _key(with_gradient.grad)
 
     def pass_begins(self, roots: Sequence[Any]) -> bool:
         """Whether a sign since the pass before began was new, or lasts."""
-        kept = [by for by, (leaf, used) in self.used.items() if (one := leaf()) is not None and _gradient_of(one) == used]
-        self._note("steps", (frozenset(self.stepped), frozenset(kept)))
+        now = ((by, getattr(leaf(), "grad", None), used) for by, (leaf, used) in self.used.items())
+        kept = [by for by, gradient, used in now if gradient is not None and _key(gradient) == used]
+        self._note("steps", (frozenset(self.stepped), *kept))
         self.stepped.clear()
-        before, self.states = self.states, [*map(_state_of, self.leaves)]
-        if before:
-            pairs = enumerate(zip(before, self.states, strict=True))
-            self._note("writes", tuple([(at, now[0] - old[0]) for at, (old, now) in pairs if old != now and now[1]]))
+        alive = [leaf for known in self.leaves if (leaf := known()) is not None]
+        versions, addresses = [leaf._version for leaf in alive], [leaf.data_ptr() for leaf in alive]
+        if len(alive) < len(self.leaves):
+            self.leaves = [*map(weakref.ref, alive)]
+        elif self.versions:
+            writes = filter(None, map(sub, versions, self.versions))
+            self._note("writes", (sum(map(ne, addresses, self.addresses)), *writes))
+        self.versions, self.addresses = versions, addresses
         self._note("graphs", len(self.graphs) == _ALIVE and self.graphs[0]() is not None)
         if (node := getattr(roots[0], "grad_fn", None)) is not None:
-            node.metadata[Signs] = mark = _Mark()
+            node.metadata[Signs] = mark = set[int]()  # lives as long as the node
             self.graphs.append(weakref.ref(mark))
         self.begun += 1
         was_new, self.is_new = self.is_new, False
@@ -76,19 +80,11 @@ class Signs:
     def _note(self, kind: str, sign: Hashable) -> None:
         if self.begun < _FIRST:
             self.usual.add((kind, sign))
-        if (kind, sign) not in self.usual:
+        elif (kind, sign) not in self.usual:
             known = self.known[kind]
             known[sign] = passes = known.get(sign, 0) + 1
             self.is_new |= passes in (1, _LASTING) and len(known) <= _MOST
 
 
-def _state_of(leaf: Callable[[], Any]) -> tuple[int, int]:
-    """The version and the address of a leaf; (0, 0) if it is gone."""
-    tensor = leaf()
-    return (0, 0) if tensor is None else (version_of(tensor), tensor.data_ptr())
-
-
-def _gradient_of(leaf: torch.Tensor) -> tuple[int, int] | None:
-    """Which tensor is the gradient of a leaf, and its version."""
-    gradient = leaf.grad if is_leaf(leaf) else None
-    return None if gradient is None else (id(gradient), version_of(gradient))
+def _key(gradient: Any) -> tuple[int, int]:
+    return id(gradient), version_of(gradient)

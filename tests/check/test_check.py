@@ -569,6 +569,26 @@ for step in range(3):
     )
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize(("line", "rules"), [("net.double()", []), ("net.weight.grad.mul_(0.5)", ["late-clip"])])
+def test_a_model_that_is_converted_behind_a_step_clips_nothing(tmp_path: Path, line: str, rules: list[str]) -> None:
+    pytest.importorskip("torch", reason="pip install torch==2.13.0")
+    text = f"""
+import torch
+net = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for step in range(6):
+    optimizer.zero_grad()
+    net(torch.randn(4, 3, dtype=net.weight.dtype)).square().mean().backward()
+    optimizer.step()
+    if step == 3:
+        {line}
+"""
+    (tmp_path / "script.py").write_text(text)
+    run(Target(str(tmp_path / "script.py"), False, []), tmp_path / "run.gradviz", engine="torch")
+    assert [finding.rule for finding in package.check(tmp_path / "run.gradviz").findings] == rules
+
+
 def test_the_edit_of_a_fault_that_comes_in_each_pass_is_made_once(
     gradviz_here: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

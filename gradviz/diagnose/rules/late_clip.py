@@ -33,6 +33,7 @@ from gradviz.diagnose.own_words import in_order
 from gradviz.diagnose.rule import ERROR, Case, Found, Kind, Rule
 from gradviz.query.source_trees import assigned_before
 from gradviz.query.training import ACCUMULATED, CHANGED, CLEARED, STEPPED
+from gradviz.query.writes import Writes
 from gradviz.sets import contained, distinct
 
 _LEAST = 2  # calls
@@ -60,11 +61,14 @@ def late_clip(case: Case) -> Iterator[Found]:
     for events in case.by_site(distinct(lives.events[early])).values():
         leaves = tuple(distinct(lives.leaves[contained(lives.events, events) & early]).tolist())
         yield _before(case, int(events[0]), leaves)
+    writes, sites = case.query.of(Writes), case.query.places.of_events
     last = max([*case.training.stepped.events.tolist(), *case.training.by_hand[0].tolist()], default=-1)
     for events in case.by_site(distinct(lives.events[late])).values():
         if events.min() > last or "inf" in case.query.places.line_text(case.site(int(events[0]))):
             continue  # the program looks at gradients after the training, or measures their norm
         leaves = tuple(distinct(lives.leaves[contained(lives.events, events)]).tolist())
+        if case.site(int(events[0])) in sites[writes.events[contained(writes.leaves, leaves)]]:
+            continue  # it converts or moves the parameters, too
         yield Found(
             f"the gradients of {case.called(leaves)} are changed after the step that used them: it has no effect",
             Fix(_in_order(case, int(events[0])), _between),

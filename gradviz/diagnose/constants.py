@@ -221,7 +221,9 @@ def in_targets(case: Case) -> Iterator[Link]:
                 return
             total = op_behind(case.query, target, op_sets.RESHAPING | op_sets.CONVERTING)  # of data and an output
             is_bootstrapped = total is not None and total.op in op_sets.ADDING and _is_half_data(case, total)
-            if is_bootstrapped and there & here & case.training.trained and _apart(case, node, other):
+            is_bootstrapped = is_bootstrapped and not there.isdisjoint(here & case.training.trained)
+            nodes = case.query.nodes  # the graphs may share leaves only
+            if is_bootstrapped and nodes.leaves.keys() >= {*nodes.walk([node])} & {*nodes.walk([other])}:
                 yield Link(node, op.index, target, tuple(sorted(there)), 0)
                 return
 
@@ -294,13 +296,6 @@ def _is_half_data(case: Case, op: OpRan) -> bool:
         return False
     wanting = [case.query.tensors.requires_grad(tensor, op.index) for tensor in op.inputs]
     return wanting[0] != wanting[1]
-
-
-def _apart(case: Case, one: int, other: int) -> bool:
-    """Whether the graphs behind two nodes share leaves only."""
-    nodes = case.query.nodes
-    shared = set(nodes.walk([one])) & set(nodes.walk([other]))
-    return all(node in nodes.leaves for node in shared)
 
 
 def _is_logarithm(case: Case, tensor: int) -> bool:

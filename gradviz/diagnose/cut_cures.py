@@ -27,7 +27,9 @@ _MAKERS = {"tensor", "as_tensor", "from_numpy", "Tensor", "FloatTensor"}
 def without_cut(spot: Spot) -> list[Edit]:
     """`x` in place of `x.detach()`, `torch.sin(x)` of `math.sin(x)`; or a statement moved out of `torch.no_grad()`."""
     source, statement = spot.source, spot.statement
-    for area in (_with_conversion(source, _with_twins(source, spot.area, statement)), statement):
+    cut = _with_twins(source, spot.area, statement)
+    around = source.parent(cut)  # `float()`, which makes a number of it again
+    for area in (around if isinstance(around, ast.expr) and _is_cut(around) else cut, statement):
         if edits := list(_uncut(source, area)) or list(_of_torch(source, area)):
             outer = source.parent(area)  # or the program goes on with an array of NumPy, or a number
             is_left = isinstance(outer, ast.Attribute) and outer.attr in ("numpy", "item", "tolist")
@@ -71,12 +73,6 @@ def _with_twins(source: SourceText, area: ast.AST, statement: ast.stmt) -> ast.A
     functions = [source.code(inner.func) for inner in called_by.values() if isinstance(inner, ast.Call)]
     inner_call = called_by.get(area) if isinstance(area, ast.expr) else None
     return statement if isinstance(inner_call, ast.Call) and functions.count(source.code(inner_call.func)) > 1 else area
-
-
-def _with_conversion(source: SourceText, area: ast.AST) -> ast.AST:
-    """A cut with the `float()` around it, which makes a number of it again."""
-    outer = source.parent(area)
-    return outer if isinstance(outer, ast.expr) and _is_cut(outer) else area
 
 
 def _uncut(source: SourceText, area: ast.AST) -> Iterator[Edit]:

@@ -42,7 +42,10 @@ def check(
     a file that cannot be read."""
     settings = settings or Settings()
     selected = select or settings.select
-    chosen = _chosen(selected, ignore or settings.ignore)
+    ignored = ignore or settings.ignore
+    for wanted in (*selected, *ignored):
+        rule_called(wanted)
+    chosen = [rule for rule in RULES if (not selected or rule.id in selected) and rule.id not in ignored]
     if isinstance(trace, Trace):
         return _check(Case(trace, settings), chosen, selected)
     with open_trace(Path(trace)) as opened:
@@ -57,12 +60,6 @@ def rule_called(name: str) -> Rule | RankRule:
         meant = f"did you mean {near}?" if near else f"the rules are {', '.join(sorted(known))}"
         raise UnknownRule(f"there is no rule {shortened(clean(name), 40)!r}: {meant}")
     return known[name]
-
-
-def _chosen(select: Collection[str], ignore: Collection[str]) -> list[Rule]:
-    for wanted in (*select, *ignore):
-        rule_called(wanted)
-    return [rule for rule in RULES if (not select or rule.id in select) and rule.id not in ignore]
 
 
 def _missing(case: Case, rule: Rule, select: Collection[str], lacking: Collection[Need]) -> str:

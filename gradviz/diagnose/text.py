@@ -291,17 +291,13 @@ def as_sarif(report: Report) -> dict[str, Any]:
 def _rule(name: str) -> dict[str, Any]:
     """The SARIF description of a rule, for a single trace or between ranks."""
     rule = rule_called(name)
+    page = page_of(rule)
     return {
         "id": name,
         "shortDescription": {"text": rule.looks_for},
-        "help": _help(rule),
+        "help": {"text": f"{page.finds} {page.why} Cure: {page.cure}", "markdown": markdown(page)},
         "defaultConfiguration": {"level": _LEVELS[rule.severity]},
     }
-
-
-def _help(rule: Rule | RankRule) -> dict[str, str]:
-    page = page_of(rule)
-    return {"text": f"{page.finds} {page.why} Cure: {page.cure}", "markdown": markdown(page)}
 
 
 def _result(finding: Finding) -> dict[str, Any]:

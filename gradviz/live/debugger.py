@@ -219,10 +219,8 @@ class Pauses(Listener):
         present.take(kind, values, states, site, self.recorder.count - 1 if index < 0 else index)
         for number, condition in self._tests[kind]:
             if condition.holds(present):
-                self._due_at(present.index, self._reason(number))
-
-    def _reason(self, number: int) -> str:
-        return f"breakpoint {number}: {self.breakpoints.by_number[number].text}" if number else ""
+                reason = f"breakpoint {number}: {self.breakpoints.by_number[number].text}" if number else ""
+                self._due_at(present.index, reason)
 
     def _first_seen(self, names: Sequence[str], index: int = -1) -> None:
         """Stop at the events where a NaN or an infinity appears for the first time. The lock is held."""

@@ -44,16 +44,14 @@ class PassSummaries:
             return None
         gradients, changes = self.gradients.get(backward_pass.number, {}), self._changes_after(backward_pass)
         losses_here = self.losses.get(backward_pass.number, {})
-        loss = [[self._named(name), _told(value)] for name, value in losses_here.items()]
+        # the line in the language of the page: `z (line 19)`
+        named = {name: with_line(name, r"(?<=\()line ([0-9]+)(?=\)$)", self.words) for name in losses_here}
+        loss = [[plain(named[name], 40), _told(value)] for name, value in losses_here.items()]
         layers = [
             [plain(name, 80), _told(norm), _told(changes[name]) if name in changes else None]
             for name, norm in gradients.items()
         ]
         return {"loss": loss[0] if loss else None, "layers": layers} if loss or layers else None
-
-    def _named(self, loss: str) -> str:
-        """The name of a loss, with its line in the language of the page: `z (line 19)`."""
-        return plain(with_line(loss, r"(?<=\()line ([0-9]+)(?=\)$)", self.words), 40)
 
     def _changes_after(self, backward_pass: PassInfo) -> dict[str, float]:
         """The changes of the optimizers' steps between the end of a pass and the next pass."""

@@ -17,7 +17,6 @@ from gradviz.query.query import Query
 from gradviz.sets import contained, distinct
 from gradviz.tracefile import Snapshot, Trace
 from gradviz.tracefile.chosen import BEHIND_TROUBLE, BUDGET, first_of, is_regular
-from gradviz.tracefile.columns import Table
 from gradviz.tracefile.states import States
 
 
@@ -604,9 +603,10 @@ def binned(query: Query) -> list[Binned]:
     counts = table.lists("counts")
     began = trace.table(Kind.PASS_BEGAN)
     found: dict[tuple[str, str], dict[int, Histogram]] = {}
+    following = np.append(began["number"], 0)  # the first pass behind an event
     for row, event in enumerate(table.events.tolist()):
         low, high = float(table["low"][row]), float(table["high"][row])
-        number = int(table["in_pass"][row]) or _following(began, event)
+        number = int(table["in_pass"][row] or following[np.searchsorted(began.events, event)])
         in_bins = counts.of(row)[:, 0]
         if number and low < high and len(in_bins):
             what = trace.text(int(table["what"][row]))
@@ -633,9 +633,3 @@ def _of_leaves(query: Query) -> list[Binned]:
             by_pass[number] = histogram
     order = sorted(found, key=lambda key: (key[1] != "parameter", key[0]))
     return [Binned(query.labels.of(key[0]), key[1], found[key], last.get(key)) for key in order]
-
-
-def _following(began: Table, event: int) -> int:
-    """The number of the first pass that began after an event, 0 for none."""
-    at = int(np.searchsorted(began.events, event))
-    return int(began["number"][at]) if at < len(began) else 0

@@ -29,19 +29,16 @@ class Failure(NamedTuple):
 def failures(query: Query) -> list[Failure]:
     """The exceptions of a run, in order."""
     table = query.trace.table(Kind.ERROR)
-    raised = [_told(query, table.object(event)) for event in table.events.tolist()]
-    ended = query.trace.meta.get("error", "")
+    ended, site_of = query.trace.meta.get("error", ""), query.places.site
+    raised = [
+        Failure(one.message, one.index, site_of(one.site), one.node, one.in_pass, one.message not in ended)
+        for one in map(table.object, table.events.tolist())
+    ]
     if ended and not any(failure.message and failure.message in ended for failure in raised):
         file, number = query.trace.meta.get("error_file", ""), query.trace.meta.get("error_line", "")
         site = query.places.of_line(file, int(number) if number.isdecimal() else 0)
         raised.append(Failure(ended, query.trace.count - 1, site))
     return raised
-
-
-def _told(query: Query, error: ErrorRaised) -> Failure:
-    site = query.places.site(error.site)
-    handled = error.message not in query.trace.meta.get("error", "")
-    return Failure(error.message, error.index, site, error.node, error.in_pass, handled)
 
 
 _MESSAGE = "does not require grad and does not have a grad_fn"

@@ -112,7 +112,9 @@ def missing_at(query: Query, site: Site | None, leaf: int) -> tuple[Site | None,
     here = site
     for here in query.places.callers(site.number) if site is not None else ():
         for there, one in passes:
-            if _is_behind(there, here):
+            one_place, before = there.place, here.place
+            is_alike = (one_place.file, one_place.function) == (before.file, before.function)
+            if is_alike and one_place.line > before.end_line:
                 later.setdefault(there.place.line, (there, one))
         if later or not isinstance(statement_at(query, here), ast.Return):
             break
@@ -127,11 +129,6 @@ def missing_at(query: Query, site: Site | None, leaf: int) -> tuple[Site | None,
     made = [assigned_before(query, there, name) for name in names]
     lines = [one.lineno for one in made if one is not None and one.lineno > here.place.line]
     return query.places.of_line(here.place.file, max(lines)) if lines else there, backward_pass
-
-
-def _is_behind(site: Site, other: Site) -> bool:
-    one, before = site.place, other.place
-    return (one.file, one.function) == (before.file, before.function) and one.line > before.end_line
 
 
 def call_with_first(query: Query, site: int, first: str) -> str:

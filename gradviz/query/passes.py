@@ -233,7 +233,9 @@ class Deliveries:
         self.nodes = nodes
         self.backward_pass = backward_pass
         self._arrived = cache(self._all_arrived)
-        self._arrived_by_output = cache(self._all_by_output)
+        self._arrived_by_output = cache(
+            lambda node: grouped((self._output_of(one), one) for one in self._arrived(node))
+        )
         received = trace.table(Kind.RECEIVED)
         rows = self._own(received)
         self.received = received["node"][rows], received.events[rows]
@@ -303,9 +305,6 @@ class Deliveries:
         order, targets = self._by_target
         start, end = np.searchsorted(targets, [node, node + 1])
         return [self._delivery(row) for row in order[start:end].tolist()]
-
-    def _all_by_output(self, node: int) -> dict[int, list[Delivery]]:
-        return grouped((self._output_of(delivery), delivery) for delivery in self._arrived(node))
 
     @cached_property
     def _by_target(self) -> tuple[np.ndarray, np.ndarray]:

@@ -360,13 +360,14 @@ class _Search:
         saved = nodes.lists("saved")
         near = contained(saved.elements[:, 0], [*writes, *self.bases])
         done: set[tuple[int, int]] = set()
+        size_of = self.trace.states.size_of
         for owner, tensor in zip(saved.owners[near].tolist(), saved.elements[near, 0].tolist(), strict=True):
             made, node = int(nodes.events[owner]), int(nodes["node"][owner])
             memory, counter = self._memory_and_counter(tensor)
             own, runs = writes.get(memory, []), self._received.get(node, [])
-            if not (own and runs) or (node, memory) in done or not self._is_whole(tensor, memory):
+            if not (own and runs) or (node, memory) in done or self._is_unread(node, tensor):
                 continue
-            if self._is_unread(node, tensor):
+            if size_of(tensor) != size_of(memory):  # not every write to the memory changes the tensor
                 continue
             done.add((node, memory))
             between = slice(bisect_left(own, (made + 1,)), bisect_left(own, (runs[-1],)))
@@ -443,11 +444,6 @@ class _Search:
         tensors = np.array(list(self.bases), np.int64)
         events = np.array([makers.get(tensor, -1) for tensor in self.bases], np.int64)
         return set(tensors[~contained(events, others)].tolist())
-
-    def _is_whole(self, tensor: int, memory: int) -> bool:
-        """Whether a tensor has all elements of a memory, so that every write to the memory changes it."""
-        size_of = self.trace.states.size_of
-        return tensor == memory or size_of(tensor) == size_of(memory)
 
     @cached_property
     def _received(self) -> dict[int, list[int]]:

@@ -212,7 +212,8 @@ class _Owners:
     def part(self, parameter: int, node: str) -> tuple[Any, str] | None:
         """The module in whose call a node takes this parameter, and the parameter's name there; None if no module
         fits, or several do."""
-        fitting = [(module, name) for module, name in self.of.get(parameter, ()) if _fits(module, node)]
+        holders = [(module, name, _own_nodes(module)) for module, name in self.of.get(parameter, ())]
+        fitting = [(module, name) for module, name, own in holders if not own or any(part in node for part in own)]
         return fitting[0] if len(fitting) == 1 else None
 
 
@@ -383,9 +384,3 @@ def _own_nodes(module: Any) -> tuple[str, ...]:
     if not is_of_library(module):
         return ()
     return next((_OWN_NODES[cls.__name__] for cls in type(module).__mro__ if cls.__name__ in _OWN_NODES), ())
-
-
-def _fits(module: Any, node: str) -> bool:
-    """Whether this module can have made a node with this name from its parameters."""
-    names = _own_nodes(module)
-    return not names or any(part in node for part in names)

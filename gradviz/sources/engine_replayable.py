@@ -106,7 +106,8 @@ class EngineReplayable:
         for names in _namespaces():
             for name, function in list(names.items()):
                 if callable(function) and (found := _of(replacements, function)) is not None:
-                    self._replace(names, name, found)
+                    self.undo.append(functools.partial(names.__setitem__, name, function))
+                    names[name] = found
         for name, value in list(vars(Tensor).items()):
             if isinstance(value, property) and f"Tensor.{name}.__get__" in known.values():
                 getter = self._following(value.fget, f"Tensor.{name}.__get__")  # type: ignore[arg-type]
@@ -118,10 +119,6 @@ class EngineReplayable:
         """Put the functions back."""
         while self.undo:
             self.undo.pop()()
-
-    def _replace(self, names: dict[Any, Any], name: Any, by: Any) -> None:
-        self.undo.append(functools.partial(names.__setitem__, name, names[name]))
-        names[name] = by
 
     def _replace_in_class(self, name: str, value: Any, by: Any) -> None:
         self.undo.append(functools.partial(setattr, Tensor, name, value))

@@ -182,7 +182,8 @@ class Replay:
         if self.edits.sample is not None and self.edits.loss is not None:
             roots = [without_one(self, self.edits.loss, self.edits.sample)]
         if self.graph is not None:
-            self._watch(self.graph, roots)
+            for number, fn in self.nodes_of(self.graph, roots).items():
+                fn.register_hook(partial(self._flowed, number))
         gradients = {
             leaf: None if gradient is None else self.runner.array_of(gradient)
             for leaf, gradient in self.gradients(roots, self.starts(roots)).items()
@@ -353,11 +354,6 @@ class Replay:
             None if start is None else self.torch.from_numpy(np.array(start)).to(root.device, root.dtype)
             for start, root in zip(self.plan.starts, roots, strict=True)
         ]
-
-    def _watch(self, graph: Graph, roots: Sequence[torch.Tensor]) -> None:
-        """Keep the gradients at the nodes that the recording has."""
-        for number, fn in self.nodes_of(graph, roots).items():
-            fn.register_hook(partial(self._flowed, number))
 
     def nodes_of(self, graph: Graph, roots: Sequence[torch.Tensor]) -> dict[int, Any]:
         """The nodes that the recording has, by their numbers there: both graphs are walked side by side."""

@@ -303,10 +303,6 @@ class Prompt:
         self.text = self.text[:start] + text + self.text[end:]
         self.cursor = start + len(text)
 
-    def _word(self) -> int:
-        """The index where the word before the cursor begins."""
-        return self.text[: self.cursor].rstrip().rfind(" ") + 1
-
     def _recall(self, at: int) -> None:
         if not -1 <= at < len(self._history):
             return
@@ -335,7 +331,7 @@ _EDITS: dict[str, Callable[[Prompt], None]] = {
     "home": lambda p: setattr(p, "cursor", 0),
     "end": lambda p: setattr(p, "cursor", len(p.text)),
     _CLEAR: lambda p: p._replace(0, p.cursor, ""),
-    _CUT_WORD: lambda p: p._replace(p._word(), p.cursor, ""),
+    _CUT_WORD: lambda p: p._replace(p.text[: p.cursor].rstrip().rfind(" ") + 1, p.cursor, ""),
     "up": lambda p: p._recall(p._at + 1),
     "down": lambda p: p._recall(p._at - 1),
     "tab": Prompt._complete,

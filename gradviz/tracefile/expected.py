@@ -91,8 +91,9 @@ def expanded(data: bytes, before: np.ndarray | None = None) -> bytes:
     if header.how == AS_IS:
         return data[HEADER:]
     if header.how == REARRANGED:
-        unpacked = _unpacked(data, header.length)
-        return _turned_back(np.frombuffer(unpacked, np.uint8), header.period).tobytes()
+        values = np.frombuffer(_unpacked(data, header.length), np.uint8)
+        whole = len(values) // header.period * header.period
+        return np.concatenate([values[:whole].reshape(header.period, -1).T.reshape(-1), values[whole:]]).tobytes()
     count = header.length // NUMBER.itemsize
     if header.length % NUMBER.itemsize or header.unexpected > count:
         raise ValueError("an array of numbers has no whole number of them")
@@ -133,12 +134,6 @@ def _turned(values: np.ndarray, period: int) -> np.ndarray:
     whole period stays behind them."""
     whole = len(values) // period * period
     return np.concatenate([values[:whole].reshape(-1, period).T.reshape(-1), values[whole:]])
-
-
-def _turned_back(values: np.ndarray, period: int) -> np.ndarray:
-    """The values that `_turned` turned."""
-    whole = len(values) // period * period
-    return np.concatenate([values[:whole].reshape(period, -1).T.reshape(-1), values[whole:]])
 
 
 def _unpacked(data: bytes, length: int) -> bytes:

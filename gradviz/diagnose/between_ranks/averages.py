@@ -106,7 +106,11 @@ def _handed_over(ranks: Replicas) -> RankFound | None:
     first = ranks.by_rank([own[0] for own in calls])
     names = {call.name for call in first.values()}
     if names == {"broadcast"}:
-        lost = tuple(rank for rank, call in first.items() if _is_lost(ranks.ranks[rank], call))
+        shots = {
+            rank: [ranks.ranks[rank].trace.snapshot(one.gradient, at) for at in (one.event - 1, one.event)]
+            for rank, one in first.items()
+        }
+        lost = tuple(rank for rank in first if are_apart(shots[rank]))  # whose gradient the broadcast changes
         givers = [(ranks.ranks[rank], call) for rank, call in first.items() if rank not in lost]
         if not lost or not givers or not all(_is_as_computed(query, call) for query, call in givers):
             return None
@@ -123,11 +127,6 @@ def _handed_over(ranks: Replicas) -> RankFound | None:
         lost,
         (call.event,),
     )
-
-
-def _is_lost(query: Query, call: HandedOver) -> bool:
-    """Whether a broadcast changes the gradient of a rank."""
-    return are_apart([query.trace.snapshot(call.gradient, event) for event in (call.event - 1, call.event)])
 
 
 def _is_as_computed(query: Query, call: HandedOver) -> bool:

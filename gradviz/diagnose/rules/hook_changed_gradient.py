@@ -30,7 +30,6 @@ from gradviz.diagnose.nonfinite import Source, first_bad
 from gradviz.diagnose.rule import ERROR, WARNING, Case, Edit, Fix, Found, Kind, Need, Rule, Spot
 from gradviz.events.values import Stat
 from gradviz.query.functions_of_source import Function
-from gradviz.tracefile.columns import Table
 
 _NAMELESS = "hook"  # the recorded name of hooks on nodes: PyTorch does not give their own names
 
@@ -63,7 +62,8 @@ def hook_changed_gradient(case: Case) -> Iterator[Found]:
         if not (wiped[rows].all() or spoilt[rows].any()):
             continue
         event = int(table.events[rows[0]])
-        tensors = tuple(dict.fromkeys(tensor for row in rows if (tensor := _tensor(case, table, row))))
+        own = ((int(table["tensor"][row]), *case.query.nodes.tensors(int(table["node"][row]))) for row in rows)
+        tensors = tuple(dict.fromkeys(tensor for of_row in own if (tensor := next(filter(None, of_row), 0))))
         made = case.query.tensors.maker(tensors[0]) if tensors else None
         name = case.trace.text(hook)
         which = "a hook" if name == _NAMELESS else f"the hook {name}"
@@ -108,12 +108,6 @@ def _hook_site(case: Case, after: int) -> int:
     """The line in the hook that computed what it returned; 0 if that is unknown."""
     made = case.query.tensors.maker(after)
     return 0 if made is None else int(case.trace.events["site"][made])
-
-
-def _tensor(case: Case, table: Table, row: int) -> int:
-    if tensor := int(table["tensor"][row]):
-        return tensor
-    return next(iter(case.query.nodes.tensors(int(table["node"][row]))), 0)
 
 
 def _passed_on(spot: Spot) -> list[Edit]:

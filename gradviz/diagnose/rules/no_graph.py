@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from gradviz.diagnose.cut_cures import of_tensors
 from gradviz.diagnose.fix import Edit, Fix, Spot, as_leaf, typed_for
 from gradviz.diagnose.rule import ERROR, Case, Found, Rule
-from gradviz.diagnose.without_gradient import Rootless, rootless
+from gradviz.diagnose.without_gradient import rootless
 from gradviz.query.flow import Ways
 from gradviz.query.functions_of_source import nodes_of
 from gradviz.query.source_trees import assigned_to, backward_call, trees
@@ -45,20 +45,16 @@ def no_graph(case: Case) -> Iterator[Found]:
         named = [leaf for leaf in leaves if case.query.names.of(leaf)]
         behind = f": none of its leaves does ({case.called(named)})" if named else ""
         first = case.words.called(named[0]) if named else "x"
+        call = backward_call(case.query, failed.failure.site)
+        is_grad = call is not None and ast.unparse(call.func).endswith("grad")
         yield Found(
-            f"{_called(case, failed)} is called on {name}, which does not require grad"
+            f"{'torch.autograd.grad()' if is_grad else 'backward()'} is called on {name}, which does not require grad"
             + ("" if failed.cut else behind),
             Fix(f"{first}.requires_grad_()  # before the forward computation", as_leaf(first)),
             (failed.failure.event,),
             site=failed.failure.site,
             severity=case.severity_of(failed.failure),
         )
-
-
-def _called(case: Case, failed: Rootless) -> str:
-    call = backward_call(case.query, failed.failure.site)
-    is_grad = call is not None and ast.unparse(call.func).endswith("grad")
-    return "torch.autograd.grad()" if is_grad else "backward()"
 
 
 def _on_numbers(case: Case) -> Iterator[Found]:

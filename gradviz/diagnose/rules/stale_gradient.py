@@ -112,16 +112,11 @@ def _cleared(spot: Spot) -> list[Edit]:
     return [source.before(statement, f"{clearing[0]}.zero_grad()")] if clearing else []
 
 
-def _module(case: Case, leaves: list[int]) -> str:
-    """The one module that has several leaves, and no other leaf; empty if there is none."""
-    paths = [path for path, own in case.query.modules.whole(leaves) if len(own) > 1]
-    return paths[0] if len(paths) == 1 else ""
-
-
 def _clearing(case: Case, leaves: list[int], site: int) -> str:
     """The statement that clears the gradients of leaves: of their module, else of each leaf with a plain name, or of
     the first leaf."""
-    if module := seen_at(case.query, site, _module(case, leaves)):
+    whole = [path for path, own in case.query.modules.whole(leaves) if len(own) > 1]
+    if module := seen_at(case.query, site, whole[0] if len(whole) == 1 else ""):
         return f"{module}.zero_grad()"
     names = [case.words.called(leaf) for leaf in leaves]
     plain = [name for name in names if name.isidentifier()] or names[:1]

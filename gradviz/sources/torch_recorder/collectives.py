@@ -141,19 +141,15 @@ class Collectives:
             if module not in self.replicas:
                 self._note_rank()
                 self.replicas.add(module)
-                self._tell_broadcast(self._changed(module), frame)
+                known, state = self.source.identity.known, [*module.parameters(), *module.buffers()]
+                changed = [t for t in state if id(t) in known and known[id(t)].version != version_of(t)]
+                self._tell_broadcast(changed, frame)
             self.syncing = module if module.will_sync_module_buffers() else None
             return
         self.others.add(type(module))
         if self.syncing is not None and module is self.syncing.module:
             self.syncing = None
             self._tell_broadcast(list(module.buffers()), frame)
-
-    def _changed(self, module: Any) -> list[torch.Tensor]:
-        """The parameters and buffers of a module that were written since they were last recorded."""
-        known = self.source.identity.known
-        state = [*module.parameters(), *module.buffers()]
-        return [t for t in state if id(t) in known and known[id(t)].version != version_of(t)]
 
     def _tell_broadcast(self, tensors: list[torch.Tensor], frame: FrameType) -> None:
         """Emit that tensors now have the values of rank 0."""

@@ -250,7 +250,7 @@ class Forward(TorchFunctionMode):
                 original = original_of(func, frame)
                 made = made.of(original) if isinstance(made, _Heard) else original
                 func = original
-                known = self.sorts.get(func) or self._sort(func)
+                known = self.sorts.get(func) or self.sorts.setdefault(func, calls.sort_of(func))
             sort, name = known
             if sort is not calls.PASS:
                 plain = not types or PLAIN.issuperset(types)
@@ -290,10 +290,6 @@ class Forward(TorchFunctionMode):
             except Exception as error:
                 self.source.gave_up(error)
         return result
-
-    def _sort(self, func: Any) -> tuple[str, str]:
-        sort = self.sorts[func] = calls.sort_of(func)
-        return sort
 
     # --- ops
 

@@ -186,12 +186,8 @@ def _by_size(elements: torch.Tensor, counts: Counter[int]) -> list[np.ndarray]:
 
 @np.errstate(all="ignore")
 def _norms_of_all(matrices: list[np.ndarray]) -> list[float]:
-    return [norm for matrix in matrices for norm in _norms_of_rows(matrix)]
-
-
-def _norms_of_rows(changes: np.ndarray) -> list[float]:
-    norms = np.sqrt(np.einsum("ij,ij->i", changes, changes)).tolist()
-    return [_norm(norm, change) for norm, change in zip(norms, changes, strict=True)]
+    each = ((np.sqrt(np.einsum("ij,ij->i", changes, changes)).tolist(), changes) for changes in matrices)
+    return [_norm(norm, change) for norms, changes in each for norm, change in zip(norms, changes, strict=True)]
 
 
 class _Apart:

@@ -4,7 +4,7 @@ written to, whether graphs stay alive. The passes behind a sign that no pass bef
 ones if it lasts: so a fault that lasts for a while is recorded not only where a sample happens to be."""
 
 import weakref
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import islice
 from operator import ne, sub
@@ -18,7 +18,7 @@ from gradviz.sources.torch_recorder.tensor_values import PLAIN
 _FIRST = 32  # passes whose signs are usual
 _MOST = 4  # other signs of a kind that have passes recorded: more are chance
 _LASTING = 16  # passes with a sign, behind which some are recorded again
-_ALIVE = 3  # passes behind which a graph that is alive is a sign
+_ALIVE = 5  # passes behind which it is looked whether a graph is alive; not even, as two losses in turn are
 _MOST_LEAVES = 1 << 10  # that are looked at
 
 
@@ -36,7 +36,7 @@ class Signs:
         self.leaves: list[Callable[[], Any]] = []
         self.versions: list[int] = []  # of these leaves, when the last pass began...
         self.addresses: list[int] = []
-        self.graphs: deque[Callable[[], Any]] = deque(maxlen=_ALIVE)  # the marks at the roots of the last passes
+        self.mark: Callable[[], Any] = lambda: None  # at the root of a pass
 
     def watch(self, leaves: Iterable[torch.Tensor]) -> None:
         """Look from now on at which of these leaves are written to."""
@@ -69,10 +69,10 @@ class Signs:
             writes = filter(None, map(sub, versions, self.versions))
             self._note("writes", (sum(map(ne, addresses, self.addresses)), *writes))
         self.versions, self.addresses = versions, addresses
-        self._note("graphs", len(self.graphs) == _ALIVE and self.graphs[0]() is not None)
-        if (node := getattr(roots[0], "grad_fn", None)) is not None:
+        if self.begun % _ALIVE == 0 and (node := getattr(roots[0], "grad_fn", None)) is not None:
+            self._note("graphs", self.mark() is not None)
             node.metadata[Signs] = mark = set[int]()  # lives as long as the node
-            self.graphs.append(weakref.ref(mark))
+            self.mark = weakref.ref(mark)
         self.begun += 1
         was_new, self.is_new = self.is_new, False
         return was_new

@@ -21,8 +21,8 @@ from gradviz.sources.torch_recorder.backward import how_of, pass_of, roots_of
 from gradviz.sources.torch_recorder.known_things import is_leaf
 from gradviz.sources.torch_recorder.live_passes import LivePasses, giver
 from gradviz.sources.torch_recorder.pass_numbers import PassNumbers
+from gradviz.sources.torch_recorder.pass_signs import Signs
 from gradviz.sources.torch_recorder.shared import Source, safely, users_frame
-from gradviz.sources.torch_recorder.signs import Signs
 from gradviz.sources.torch_recorder.tensor_values import unheard
 from gradviz.sources.torch_recorder.watching import Replaced, Watching
 

@@ -49,7 +49,7 @@ class Signs:
         self.stepped.add(by := id(optimizer))
         parameters: Iterable[Any] = (one for group in optimizer.param_groups for one in group["params"])
         if are_all_read:
-            parameters = [*parameters]
+            parameters = [one for group in optimizer.param_groups for one in group["params"]]
             self._note("parameters", (by, *[(one.grad is None, one.requires_grad, one.dtype) for one in parameters]))
         with_gradient = next((one for one in parameters if one.grad is not None), None)
         if with_gradient is not None:

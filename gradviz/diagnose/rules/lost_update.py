@@ -104,6 +104,8 @@ def _share_kept(case: Case, leaf: int, loads: np.ndarray) -> float | None:
     rows = case.query.of(Ledger).rows
     own = (rows.leaves == leaf) & (rows.changes != 0)
     steps, memory = rows.steps[own], case.query.memory
+    if rows.steps[rows.leaves == leaf].min() < loads[0]:
+        loads = loads[loads > steps.min(initial=case.trace.count)]  # a warm-up begins with rates of 0
     if _are_overwritten(case, leaf, steps, loads):
         return 0.0
     bounds = [int(steps.min(initial=0)) - 1, *loads.tolist()]

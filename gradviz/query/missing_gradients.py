@@ -118,7 +118,8 @@ class Lacks:
         cut = self._cut(leaf, begun)
         made = self.trace.event(cut.event) if cut is not None else None
         if cut is not None and not (isinstance(made, OpRan) and not made.grad_enabled):
-            return (self._open_use(leaf, begun[-1].at) if self._is_straight_through(made) else None) or cut
+            is_meant = self._is_straight_through(made) or self.query.places.is_in_library(cut.event)
+            return (self._open_use(leaf, begun[-1].at) if is_meant else self._before_own_step(leaf)) or cut
         results = self._results(leaf)
         numbers = self._through_numbers(leaf, begun, results)
         if cut is not None:
@@ -246,7 +247,7 @@ class Lacks:
     def place(self, lacking: Lacking) -> Site | None:
         """The line of the program that keeps a leaf from its gradient; None if there is none."""
         if lacking.lack is Lack.OFF_PATH:
-            return missing_at(self.query, self.computed_at(lacking), lacking.leaf)[0]
+            return missing_at(self.query, self.computed_at(lacking), lacking.leaf, lacking.event)[0]
         if lacking.lack is Lack.NOT_RETURNED:
             made = self.query.places.at(lacking.event)
             return returned_at(self.query, self.function_without(lacking)) or made
@@ -520,9 +521,22 @@ class Lacks:
         is_one = self.trace.named(made["how"], (TRANSFORM, VMAP))
         return {*made["source"][is_one].tolist(), *made["tensor"][is_one].tolist()}
 
+    def _before_own_step(self, leaf: int) -> Lacking | None:
+        """The last scalar with a graph that is computed from a leaf before the first step of its optimizer, if no pass
+        runs between the step of another optimizer, or the start, and this step: a loss without its backward()."""
+        stepped, begun = self.query.of(Training).stepped, self.trace.table(Kind.PASS_BEGAN).events
+        own = contained(stepped["optimizer"], [*self.query.of(Training).holders.get(leaf, ())])
+        end = int(stepped.events[own].min(initial=self.trace.count))
+        since = int(stepped.events[~own & (stepped.events < end)].max(initial=-1))
+        if end == self.trace.count or ((since < begun) & (begun < end)).any():
+            return None
+        lost = self._open_use(leaf, end)
+        is_loss = lost is not None and lost.event > since and self.query.tensors.shape(lost.result) == ()
+        return lost if is_loss else None
+
     def _open_use(self, leaf: int, end: int) -> Lacking | None:
-        """The last result with a graph that is computed from a leaf before an event, and that no op reads; None if
-        there is none."""
+        """The last result with a graph that is computed from a leaf before an event, and from which nothing with a
+        graph is computed; None if there is none."""
         graph = self.query.of(flow.Downstream)
 
         def onward(tensor: int) -> list[int]:
@@ -530,8 +544,14 @@ class Lacks:
             outputs = ((one, op.index) for op in ops if op.grad_enabled and op.index < end for one in op.outputs if one)
             return [one for one, event in outputs if self.query.tensors.requires_grad(one, event)]
 
-        ends = [one for one in flow.reach([leaf], onward, _RESULTS) if one != leaf and not graph.readers(one)]
-        last = max((self.query.tensors.maker(one) or 0 for one in ends), default=0)
+        ends = [one for one in flow.reach([leaf], onward, _RESULTS) if one != leaf and not onward(one)]
+        unread = [one for one in ends if not graph.readers(one)]
+        last = max((self.query.tensors.maker(one) or 0 for one in unread or ends), default=0)
+        op = self.query.tensors.op(last) if last else None
+        while op is not None and op.op in op_sets.COPYING and (made := self.query.tensors.maker(op.inputs[0])):
+            if not self.query.tensors.is_op(made) or not self.query.places.is_in_library(last):
+                break
+            last, op = made, self.query.tensors.op(made)  # a logger copies what it is given
         return self._off_path(leaf, last) if last else None
 
     def _is_forgotten(self, leaf: int) -> bool:

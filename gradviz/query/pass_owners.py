@@ -103,10 +103,20 @@ def root_name(query: Query, pass_number: int) -> str:
     return (query.names.of(roots[0].tensor) or "") if len(roots) == 1 else ""
 
 
-def missing_at(query: Query, site: Site | None, leaf: int) -> tuple[Site | None, PassInfo | None]:
+def steps_before_pass(query: Query, leaf: int, event: int) -> bool:
+    """Whether an optimizer of a leaf steps after an event, and before a pass begins."""
+    stepped, begun = query.of(Training).stepped, query.trace.table(Kind.PASS_BEGAN).events
+    own = stepped.events[contained(stepped["optimizer"], [*query.of(Training).holders.get(leaf, ())])]
+    return bool(own[own > event].min(initial=query.trace.count) < begun[begun > event].min(initial=query.trace.count))
+
+
+def missing_at(query: Query, site: Site | None, leaf: int, event: int) -> tuple[Site | None, PassInfo | None]:
     """The line at which a result that reaches no root is missing: behind its line, in the same function, or in the
     caller of a function that returns it, the last assignment to the root of the next pass for a leaf, else the pass;
-    and the first such pass. The line of the result, and None, if there is none."""
+    and the first such pass. The line of the result, and None, if there is none, or if an optimizer of the leaf steps
+    first, after the `event` that computes the result."""
+    if steps_before_pass(query, leaf, event):
+        return site, None
     later: dict[int, tuple[Site, PassInfo]] = {}
     passes = [(there, one) for one in query.of(PassOwners).passes_of(leaf) if (there := query.places.site(one.site))]
     here = site
@@ -122,8 +132,9 @@ def missing_at(query: Query, site: Site | None, leaf: int) -> tuple[Site | None,
         return site, None
     there, backward_pass = later[min(later)]
     call = backward_call(query, there)
-    receiver = call.func.value if call is not None and isinstance(call.func, ast.Attribute) else None
-    names = names_read(receiver) if receiver is not None else set()
+    # `loss.backward()`; `accelerator.backward(loss)` and `self.manual_backward(loss)`, whose statement names the root
+    parts = () if call is None else (call.func.value if isinstance(call.func, ast.Attribute) else call.func, *call.args)
+    names = {name for part in parts or filter(None, [statement_at(query, there)]) for name in names_read(part)}
     if not names.isdisjoint(here.place.names):
         return site, None  # a term that another value of the root has replaced
     made = [assigned_before(query, there, name) for name in names]

@@ -48,7 +48,7 @@ from gradviz.query.flow import leaves_of, op_of, reach
 from gradviz.query.functions_of_source import blocks_of, function_around, nodes_of
 from gradviz.query.missing_gradients import Lack, Lacks
 from gradviz.query.ops import CONVERTING, COPYING, SUMS
-from gradviz.query.pass_owners import bound_in, missing_at
+from gradviz.query.pass_owners import bound_in, missing_at, steps_before_pass
 from gradviz.query.source_trees import assigned_before, assigned_to, following, names_read, statement_at, trees
 from gradviz.query.statements import copied_in_loop, variables_of
 from gradviz.sets import contained, distinct, grouped
@@ -64,7 +64,7 @@ _UNWANTED = "_"  # a variable: the program calls a module for what its hooks tak
     WARNING,
     "a result that never reaches the loss",
     needs=(Need.PASS, Need.DETAILS),
-    follows=("detached-path",),
+    follows=("detached-path", "stale-optimizer"),
 )
 def off_loss_path(case: Case) -> Iterator[Found]:
     by_place = grouped(
@@ -73,6 +73,8 @@ def off_loss_path(case: Case) -> Iterator[Found]:
     for made, own in by_place.items():
         leaves = [lack.leaf for lack in own]
         result = case.called(case.query.tensors.op(own[0].event).outputs)
+        if made is not None and made.place.unpacks and not result.isidentifier():
+            result = f"a result of {result}"
         noted = all(lack.severity == NOTE or learns_in_other_blocks(case, lack.leaf) for lack in own)
         lost, cure = _overwritten(case, own[0].event)
         why = f"from {'it' if len(leaves) == 1 else 'them'}, reaches no root{lost}"
@@ -94,8 +96,11 @@ def off_loss_path(case: Case) -> Iterator[Found]:
 
 def _missing(case: Case, made: Site | None, event: int, leaves: tuple[int, ...], name: str, why: str) -> Found:
     """The finding for a result that a line computes, by an event, and no root uses: at the line where it is missing."""
-    site, backward_pass = missing_at(case.query, made, leaves[0])
-    cure = f"use {name} in the loss, or do not compute it"
+    site, backward_pass = missing_at(case.query, made, leaves[0], event)
+    cure: Fix | str = f"use {name} in the loss, or do not compute it"
+    if name.isidentifier() and steps_before_pass(case.query, leaves[0], event):
+        call = f"{name}.backward()"
+        cure = Fix(f"{call}  # before the step", lambda spot: [spot.source.after(spot.statement, call)])
     if made is None or backward_pass is None:
         return Found(f"{name}, which is computed {why}", cure, (event,), site=site, tensors=leaves)
     message, events = f"{name}, which line {made.place.line} computes {why}", (backward_pass.first, event)

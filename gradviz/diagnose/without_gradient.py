@@ -5,7 +5,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -107,12 +107,13 @@ def _candidates(case: Case) -> dict[int, str]:
     found = {}
     for tensor in sorted({*lacks.never_got, *starved, *lacks.penalties} - left_out):
         made = query.tensors.made(tensor)
-        if not isinstance(made, TensorMade) or made.how == "gradient":
+        is_other = isinstance(made, OpRan) and tensor not in held  # held: `torch.ones(3).log().requires_grad_()`
+        if made is None or is_other or getattr(made, "how", "") == "gradient":
             continue
         if case.trace.passes and made.index > case.trace.passes[-1].first:  # no pass could reach it
             continue
         sure = nothing_learns or tensor in held
-        found[tensor] = WARNING if sure else _severity(case, tensor, made, families)
+        found[tensor] = WARNING if sure else _severity(case, tensor, cast(TensorMade, made), families)
     return found
 
 
@@ -172,6 +173,7 @@ class Rootless(NamedTuple):
     frozen: tuple[int, ...]
     since: int = 0
     held: tuple[int, ...] = ()
+    unread: tuple[int, ...] = ()
 
 
 def rootless(case: Case) -> list[Rootless]:
@@ -193,6 +195,9 @@ def _explained(case: Case, failure: Failure, root: int) -> Rootless:
     if behind and not (held and contained([*behind], came).all()):
         return Rootless(failure, root, cut, ())
     frozen = _frozen(case, held or openly)
+    unread = [leaf for leaf in case.training.holders if case.query.tensors.requires_grad(leaf, failure.event)]
+    if unread and frozen and not held and cut is None and all(map(case.query.places.is_in_library, frozen)):
+        return Rootless(failure, root, None, (), unread=tuple(unread))  # `with model.disable_adapter():`
     if frozen:
         return _since_last_pass(case, Rootless(failure, root, None, frozen))
     if held:

@@ -1,8 +1,9 @@
 """`frozen-parameter`: requires_grad was switched off at all leaves of a root, so that backward() fails; or at a whole
 parameter group of an optimizer, for good; or at a layer, or a module in an optimizer, with random values between layers
-that learn. Also reported: parameters that are frozen and switched on again before any op reads them; a line that sets a
-misspelt `requires_grad`, as `p.require_grad = False`, or the `requires_grad` of a module, which has none, so that
-nothing is frozen.
+that learn; or at an adapter whose elements are all 0. Also reported: a call that reads none of the parameters that an
+optimizer holds, where a library froze the rest; parameters that are frozen and switched on again before any op reads
+them; a line that sets a misspelt `requires_grad`, as `p.require_grad = False`, or the `requires_grad` of a module,
+which has none, so that nothing is frozen.
 
 Why it is bad: a frozen parameter never learns. If no leaf requires grad, backward() raises. If a group is frozen, its
 learning rate has no effect.
@@ -37,10 +38,12 @@ from gradviz.diagnose.rule import ERROR, WARNING, Case, Found, Rule, Site
 from gradviz.diagnose.without_gradient import Rootless, rootless
 from gradviz.errors import nearest
 from gradviz.events.kinds import Kind, TensorMade
+from gradviz.events.values import Stat
 from gradviz.query.copies import LOADED, original
 from gradviz.query.flow import NEAR, leaves_of, transposed_of
 from gradviz.query.functions_of_source import nodes_of
-from gradviz.query.ops import RANDOM_STARTS, TRANSPOSING
+from gradviz.query.missing_gradients import Lacks
+from gradviz.query.ops import PRODUCTS, RANDOM_STARTS, TRANSPOSING
 from gradviz.query.pass_owners import seen_at
 from gradviz.query.source_trees import trees
 from gradviz.query.statements import StatementsRun
@@ -65,7 +68,7 @@ def frozen_parameter(case: Case) -> Iterator[Found]:
             yield Found(
                 _switched_off_for(case, failed, leaves),
                 _switching_on(case, failed.frozen[-1], leaves),
-                (failed.frozen[0],),
+                (next(one for one in failed.frozen if case.site(one) == case.site(failed.frozen[-1])),),
                 tensors=tuple(leaves),
                 severity=case.severity_of(failed.failure),
             )
@@ -80,7 +83,21 @@ def frozen_parameter(case: Case) -> Iterator[Found]:
                 tensors=failed.held,
                 severity=case.severity_of(failed.failure),
             )
+        if failed.unread:
+            behind = case.query.of(Lacks).ways(failed.root, failed.failure.event).leaves
+            readers = [one for leaf in behind for one in case.downstream.readers(leaf)]
+            calls = case.query.scopes.entered_at(max(one for one in readers if one < failed.failure.event))
+            yield Found(
+                f"{case.words.called(failed.root)} is computed from none of the parameters that an optimizer holds and "
+                f"that require grad, as {case.called(failed.unread)}: this call reads only others, which are frozen",
+                "call the model here so that it reads them: without a context that turns adapters off",
+                (failed.failure.event,),
+                site=calls[0] if calls else None,
+                tensors=failed.unread,
+                severity=case.severity_of(failed.failure),
+            )
     yield from _groups(case)
+    yield from _zeros(case)
     yield from _layers(case)
     yield from _undone(case)
     yield from _misspelt(case)
@@ -122,6 +139,31 @@ def _layers(case: Case) -> Iterator[Found]:
             f"{case.called(before)} before {them} learn{'s' * (len(before) == 1)}: no line switches {them} on again",
             Fix("leave out the line, or requires_grad_(True) before the training", _switched_on),
             (layers[0].event,),
+            site=site,
+            tensors=tuple(leaves),
+            severity=WARNING,
+        )
+
+
+def _zeros(case: Case) -> Iterator[Found]:
+    """Matrices of 0 that are frozen before the first pass, while other parameters learn, and that ops with grad mode
+    read: an adapter that was to learn changes nothing."""
+    by_line: dict[int, list[int]] = {}
+    states = case.trace.states
+    off = _layers_switched_off(case) if case.training.trained else {}
+    for leaf, event in off.items():
+        row = states.valued(leaf, case.trace.passes[0].first) if leaf in case.trace.parameters else -1
+        is_matrix = len(case.shape(leaf)) >= _MATRIX and row >= 0 and states.stats[row, Stat.RMS] == 0
+        readers = map(case.query.tensors.op, case.downstream.readers(leaf) if is_matrix else ())
+        if any(op.grad_enabled and op.op in PRODUCTS for op in readers):
+            by_line.setdefault(case.site(event), []).append(leaf)
+    for site, leaves in by_line.items():
+        them = "it" if len(leaves) == 1 else "them"
+        yield Found(
+            f"{case.called(leaves)} {'is' if len(leaves) == 1 else 'are'} frozen with all elements 0: what is "
+            f"multiplied with {them} stays 0",
+            Fix("leave out the line, or requires_grad_(True) before the optimizer is made", _switched_on),
+            (off[leaves[0]],),
             site=site,
             tensors=tuple(leaves),
             severity=WARNING,

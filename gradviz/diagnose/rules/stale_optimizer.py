@@ -56,10 +56,11 @@ def stale_optimizer(case: Case) -> Iterator[Found]:
     stepped = case.training.stepped
     made_as = {leaf: getattr(case.query.tensors.made(leaf), "how", "") for leaf in case.query.of(Ledger).homeless}
     held_by = case.training.holders  # an optimizer that never steps, which is another fault
+    is_idle = not contained(case.trace.table(Kind.ACCUMULATED)["tensor"], [*held_by]).any()  # nothing learns
     leaves = [
         leaf
         for leaf, how in made_as.items()
-        if leaf not in held_by and (leaf in case.trace.parameters or how == PARAMETER)
+        if leaf not in held_by and (leaf in case.trace.parameters or how == PARAMETER or is_idle)
     ]
     idle = _idle_steps(case, leaves) if leaves else stepped.events[:0]
     if not leaves or not (len(idle) or _took_the_place(case, leaves)):
@@ -76,7 +77,9 @@ def stale_optimizer(case: Case) -> Iterator[Found]:
     yield Found(
         f"the optimizer that steps at {case.at(step)} {lacks}; {case.called(leaves)} "
         f"get{'s' * (len(leaves) == 1)} gradients and {'is' if len(leaves) == 1 else 'are'} in no optimizer",
-        _made_anew(case, holding, name, leaves, site, _CURE * (not is_older)),
+        "give the optimizer the tensors that get gradients, after they are made"
+        if is_idle and case.trace.parameters.keys().isdisjoint(leaves)
+        else _made_anew(case, holding, name, leaves, site, _CURE * (not is_older)),
         (step,) if made is None else (holding, step) if is_older else (made, step),
         site=site,
         tensors=(*leaves, *unfed, *(case.training.held_by(optimizer) if len(idle) else ())),
@@ -140,13 +143,15 @@ def _stepped_twice(case: Case) -> Iterator[Found]:
         if not leaves or max(made) == case.trace.count:
             continue
         names = [optimizer_name(case.query, {one}) or case.training.optimizer_class(one) for one in pair]
-        at = int(len(case.training.held_by(pair[1])) >= len(case.training.held_by(pair[0])))
+        counts, homeless = [len(case.training.held_by(one)) for one in pair], case.query.of(Ledger).homeless
+        # the one that holds too much; or the one that was to hold what is in none
+        at = int(counts[1] <= counts[0] if homeless else counts[1] >= counts[0])
         yield Found(
             f"{names[at]} and {names[1 - at]} (made at {case.at(made[1 - at])}) both hold {case.called(leaves)}: each "
             "gradient is used for two steps",
             f"give {case.called(leaves)} to one of the two optimizers only",
             (made[at], made[1 - at], min(rounds[leaves[0]])),
-            tensors=(*leaves, *case.query.of(Ledger).homeless),  # which one of the two was to hold
+            tensors=(*leaves, *homeless),  # which one of the two was to hold
             severity=WARNING,
         )
 

@@ -103,8 +103,11 @@ def wasted(case: Case) -> Iterator[Link]:
         last = by_number[int(lives.numbers[here].max())].first
         holders, made_at = case.training.holders, case.training.made_at
         kept = [leaf for leaf in kept if all(made_at(one) < last for one in holders.get(leaf, ()))]
-        lost = np.array(kept, lost.dtype)
-        used = without(lives.leaves[here & stepped], lost)
+        used = without(lives.leaves[here & stepped], np.array(kept, lost.dtype))
+        # what a trainer clears with all else after an epoch sums up over the steps: it is in no optimizer
+        rounds = {leaf: len(distinct(lives.windows[here & (lives.leaves == leaf)])) for leaf in (*kept, *used.tolist())}
+        least = min((rounds[leaf] for leaf in used.tolist()), default=0)
+        lost = np.array([leaf for leaf in kept if rounds[leaf] >= least], lost.dtype)
         numbers = distinct(lives.numbers[here])
         if len(lost) and len(used) and len(numbers) > 1 and site:
             used_elsewhere = distinct(lives.numbers[stepped & contained(lives.leaves, lost)])[:_PASSES].tolist()

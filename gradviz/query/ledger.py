@@ -306,9 +306,15 @@ class Ledger:
         for event, leaf in zip(writes.events.tolist(), writes.leaves.tolist(), strict=True):
             if leaf in changed or not writes.started(leaf) < event < last.get(leaf, -1):
                 continue  # a leaf of a long run is written to thousands of times
-            if self.query.tensors.writer(event) not in CLAMPING:
+            if self.query.tensors.writer(event) not in CLAMPING and not self._leaves_as_it_is(event, leaf):
                 changed.add(leaf)
         return np.array(sorted(changed), np.int64)
+
+    def _leaves_as_it_is(self, event: int, leaf: int) -> bool:
+        """Whether a write is known to leave a leaf as it was: `self.w.data = self.w.data.to(dtype)` in each forward."""
+        states = self.trace.states
+        rows = states.rows_of(np.array([leaf, leaf]), np.array([event - 1, event]))
+        return bool((rows >= 0).all() and (states.stats[rows[0]] == states.stats[rows[1]]).all())
 
     @property
     def _in_parts(self) -> set[str]:

@@ -124,12 +124,15 @@ def wrong_loss_input(case: Case) -> Iterator[Found]:
             largest = case.trace.states.stats[state, Stat.MAX] if state >= 0 else 0
             if source is not None and given in op_sets.PROBABILITIES:
                 expected = "log-probabilities" if loss in op_sets.OF_LOG_PROBABILITIES else "logits"
-                told = f"{loss} expects {expected} and gets the result of {given}"
+                is_called_there = case.query.places.is_in_library(op.index)  # by a trainer, whose line is no cure
+                is_handed = is_called_there and not case.query.places.is_in_library(source.index)
+                called = f"{loss} (called at {case.at(op.index)})" if is_handed else loss
+                told = f"{called} expects {expected} and gets the result of {given}"
                 cure = _of_probabilities(case, loss, source)
                 text = cure.text if isinstance(cure, Fix) else cure
                 if text not in cures:  # else the cure of another loss mends this one too
                     cures.add(text)
-                    yield Found(told, cure, _events(op, source), site=op.site)
+                    yield Found(told, cure, _events(op, source), site=source.site if is_handed else op.site)
             elif loss in _NEVER_POSITIVE and largest > 1e-4:
                 yield Found(
                     f"{loss} expects log-probabilities, which are never above 0, and gets the result of {given} with "

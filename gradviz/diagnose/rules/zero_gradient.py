@@ -31,11 +31,13 @@ import numpy as np
 from gradviz.diagnose.blocked import HOOKED_CALL, Block, blocks
 from gradviz.diagnose.fix import Edit, Edits, Fix, Spot, argument_of, bracketed, leaky
 from gradviz.diagnose.rule import NOTE, WARNING, Case, Found, Need, Rule
-from gradviz.events.kinds import OpRan, TensorMade
+from gradviz.events.kinds import Kind, OpRan, TensorMade
 from gradviz.events.values import Stat
 from gradviz.query.at_points import points_of, version_of
 from gradviz.query.flow import is_square, leaves_of
 from gradviz.query.ops import FLAT_AT_ZERO, FLAT_BELOW_ZERO, JOINING, MULTIPLYING, PRODUCTS, SELECTING, ZEROS
+from gradviz.query.statements import function_of
+from gradviz.sets import contained, distinct
 from gradviz.words.defined_points import called, gradients, place
 
 
@@ -101,6 +103,7 @@ _CURE = "use an op here whose derivative is not 0 everywhere"
     ),
 )
 def zero_gradient(case: Case) -> Iterator[Found]:
+    all_leaves = distinct(case.trace.table(Kind.ACCUMULATED)["tensor"])
     for block in case.of(blocks):
         made = case.query.nodes.event(block.node)
         op = case.query.nodes.op(block.node)
@@ -118,7 +121,7 @@ def zero_gradient(case: Case) -> Iterator[Found]:
             them = "it" if len(block.leaves) == 1 else "them"
             why = f"{read} sends 0 to the part of {what} that is made with {them}"
             cure = f"read that part of {what} here, too, or leave out what makes it"
-        elif block.zero and (block.is_last or name in PRODUCTS):
+        elif block.zero and (name in PRODUCTS or (block.is_last and not function_of(case.query, block.node))):
             why = f"{what} multiplies it with {case.words.called(block.zero)}, which is 0"
             cure = _CURE_OF_INPUT
         elif _is_below_zero(case, op):
@@ -132,6 +135,7 @@ def zero_gradient(case: Case) -> Iterator[Found]:
             why, cure = f"{what} {told}", _cure(case, op, what)
         passes = "every pass" if case.recorded is None else case.passes_called(case.recorded[0])
         when = f" in {passes}" * (len(case.trace.passes) > 1)
+        is_all = contained(all_leaves, block.leaves).all()
         yield Found(
             f"the gradient of {case.called(block.leaves)} is 0{when}: {why}",
             cure,
@@ -143,7 +147,7 @@ def zero_gradient(case: Case) -> Iterator[Found]:
             severity=NOTE
             if _is_first_state(case, block)
             # `0.0 * term`
-            or (name in MULTIPLYING and op is not None and 0 in case.query.tensors.op(op).inputs)
+            or (name in MULTIPLYING and op is not None and 0 in case.query.tensors.op(op).inputs and not is_all)
             or case.is_lesson
             else "",
         )

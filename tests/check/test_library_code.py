@@ -191,3 +191,95 @@ def test_the_passes_of_a_closure_are_known_where_a_library_steps(
     traced: Callable[[str, str], Path], gradviz: Run
 ) -> None:
     assert gradviz("check", traced(FITTING, FITTED)).stdout.startswith("no findings")
+
+
+ADAPTED = """
+from contextlib import contextmanager
+
+import torch
+
+
+class Adapted(torch.nn.Module):
+    def __init__(self, base):
+        super().__init__()
+        self.base, self.adapter, self.is_on = base.requires_grad_(False), torch.nn.Linear(4, 1), True
+
+    def forward(self, x):
+        return self.base(x) + self.adapter(x) if self.is_on else self.base(x)
+
+    @contextmanager
+    def disabled(self):
+        self.is_on = False
+        yield
+        self.is_on = True
+
+
+def logged(store, value):
+    store["aux"] = value.detach()
+"""
+WITHOUT_ADAPTER = """
+import torch
+from calm import Adapted
+
+model = Adapted(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+x = torch.randn(5, 4)
+try:
+    with model.disabled():
+        out = model(x)
+    loss = out.pow(2).mean()
+    loss.backward()
+finally:
+    optimizer.step()
+"""
+LOGGED = """
+import torch
+from calm import logged
+
+net, head = torch.nn.Linear(4, 3), torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD([*net.parameters(), *head.parameters()], lr=0.1)
+store = {}
+for step in range(3):
+    h = net(torch.randn(5, 4))
+    aux = head(h).pow(2).mean()
+    logged(store, aux)
+    loss = h.pow(2).mean() + store["aux"]
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def findings(gradviz: Run, trace: Path) -> list[str]:
+    lines = gradviz("check", trace, "--format", "short").stdout.splitlines()
+    return [line.rpartition("/")[2] for line in lines if "program.py:" in line]
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_call_that_reads_no_parameter_of_the_optimizer_is_named_and_not_the_library_that_froze_the_rest(
+    gradviz: Run, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch", reason="the library is of PyTorch's modules")
+    (first, *_) = findings(gradviz, _traced_on_torch(gradviz, tmp_path, WITHOUT_ADAPTER))
+    assert first.startswith("program.py:12:")
+    assert "frozen-parameter" in first
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_loss_of_a_logged_value_is_named_where_the_value_is_computed(gradviz: Run, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="the library is of PyTorch's modules")
+    (first, *_) = findings(gradviz, _traced_on_torch(gradviz, tmp_path, LOGGED))
+    assert "off-loss-path" in first
+    assert "aux" in first
+
+
+def _traced_on_torch(gradviz: Run, folder: Path, program: str) -> Path:
+    library = folder / "site-packages"
+    library.mkdir()
+    (library / "calm.py").write_text(ADAPTED)
+    script = folder / "program.py"
+    script.write_text(f"import sys\nsys.path.append({str(library)!r})\n{program}")
+    gradviz("trace", "--engine", "torch", "-o", folder / "run.gradviz", script)
+    return folder / "run.gradviz"

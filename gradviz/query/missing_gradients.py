@@ -535,8 +535,8 @@ class Lacks:
         return lost if is_loss else None
 
     def _open_use(self, leaf: int, end: int) -> Lacking | None:
-        """The last result with a graph that is computed from a leaf before an event, and from which nothing with a
-        graph is computed; None if there is none."""
+        """The last result with a graph that is computed from a leaf before an event, and that no op reads, unless a
+        library copies it, as a logger does, or a copy that no op reads; None if there is none."""
         graph = self.query.of(flow.Downstream)
 
         def onward(tensor: int) -> list[int]:
@@ -544,14 +544,18 @@ class Lacks:
             outputs = ((one, op.index) for op in ops if op.grad_enabled and op.index < end for one in op.outputs if one)
             return [one for one, event in outputs if self.query.tensors.requires_grad(one, event)]
 
-        ends = [one for one in flow.reach([leaf], onward, _RESULTS) if one != leaf and not onward(one)]
-        unread = [one for one in ends if not graph.readers(one)]
-        last = max((self.query.tensors.maker(one) or 0 for one in unread or ends), default=0)
-        op = self.query.tensors.op(last) if last else None
-        while op is not None and op.op in op_sets.COPYING and (made := self.query.tensors.maker(op.inputs[0])):
-            if not self.query.tensors.is_op(made) or not self.query.places.is_in_library(last):
+        def is_copy(event: int) -> bool:
+            op = self.query.tensors.op(event)
+            is_idle = self.query.places.is_in_library(event) or not any(map(graph.readers, op.outputs))
+            return op.op in op_sets.COPYING and is_idle
+
+        reached = [one for one in flow.reach([leaf], onward, _RESULTS) if one != leaf and not onward(one)]
+        makers = (self.query.tensors.maker(one) or 0 for one in reached if all(map(is_copy, graph.readers(one))))
+        last = max(makers, default=0)
+        while last and is_copy(last) and (made := self.query.tensors.maker(self.query.tensors.op(last).inputs[0])):
+            if not self.query.tensors.is_op(made):
                 break
-            last, op = made, self.query.tensors.op(made)  # a logger copies what it is given
+            last = made
         return self._off_path(leaf, last) if last else None
 
     def _is_forgotten(self, leaf: int) -> bool:

@@ -77,7 +77,10 @@ def test_an_op_outside_of_its_domain_has_an_input_inside_as_its_cure(program: st
 
 
 def test_a_mask_whose_number_has_a_name_has_advice_alone(tmp_path: Path) -> None:
-    program = ROWS + "none = -torch.inf\ny = torch.where(x > 1, none, x)\n(y - y).sum().backward()\n"
+    program = (
+        ROWS
+        + "none = -torch.inf\ny = torch.where(x > 1, none, x)\n(y - torch.where(x > 2, none, x)).sum().backward()\n"
+    )
     assert "in place of" not in cure_in(program, "nonfinite-forward", tmp_path)
 
 

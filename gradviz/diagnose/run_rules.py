@@ -3,7 +3,7 @@
 import heapq
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from gradviz.diagnose.finding import ERROR, NOTE, SEVERITIES, WARNING, Finding, 
 from gradviz.diagnose.fix import Patch, patch_of
 from gradviz.diagnose.own_words import by_expressions, typed
 from gradviz.diagnose.rank_rule import RankRule
-from gradviz.diagnose.rule import Found, Need, Rule, unmet
+from gradviz.diagnose.rule import Found, Rule, unmet
 from gradviz.diagnose.rule_settings import Settings
 from gradviz.diagnose.rules import BY_ID, RULES
 from gradviz.errors import GradvizError, nearest
@@ -62,13 +62,6 @@ def rule_called(name: str) -> Rule | RankRule:
     return known[name]
 
 
-def _missing(case: Case, rule: Rule, select: Collection[str], lacking: Collection[Need]) -> str:
-    """Why a rule is not checked; empty if it is."""
-    if rule.opt_in and rule.id not in select and not rule.asked_for_it(case):
-        return f"it is checked only if it is selected (--select {rule.id})"
-    return next((need.value for need in rule.needs if need in lacking), "")
-
-
 def _check(case: Case, rules: list[Rule], select: Collection[str]) -> Report:
     findings: list[Finding] = []
     patches: _Patches = {}
@@ -76,7 +69,9 @@ def _check(case: Case, rules: list[Rule], select: Collection[str]) -> Report:
     not_checked = [*_not_there(case), *((rule, _BETWEEN) for rule in select if rule in BETWEEN_RANKS)]
     lacking = unmet(case)
     for rule in rules:
-        missing = _missing(case, rule, select, lacking)
+        missing = next((need.value for need in rule.needs if need in lacking), "")
+        if rule.opt_in and rule.id not in select and not rule.asked_for_it(case):
+            missing = f"it is checked only if it is selected (--select {rule.id})"
         if missing:
             not_checked.append((rule.id, missing))
             continue
@@ -85,8 +80,10 @@ def _check(case: Case, rules: list[Rule], select: Collection[str]) -> Report:
             findings.append(_finding(case, rule, found, patches))
         for what, why in rule.left_out(case):
             not_checked.append((clean(f"{rule.id} of {what}"), clean(why)))
-    kept = [finding for finding in findings if not is_ignored(case.trace, finding)]
-    return Report(tuple(_once(_ordered(_folded(kept)))), tuple(checked), tuple(not_checked))
+    kept = _folded([finding for finding in findings if not is_ignored(case.trace, finding)])
+    places = {rule.id: place for place, rule in enumerate(RULES)}
+    kept.sort(key=lambda f: (SEVERITIES.index(f.severity), places[f.rule], f.events[0] if f.events else 0))
+    return Report(tuple(_once(kept)), tuple(checked), tuple(not_checked))
 
 
 def _not_there(case: Case) -> Iterator[tuple[str, str]]:
@@ -188,14 +185,6 @@ def _top(position: int, causes: dict[int, int]) -> int:
     return position
 
 
-def _ordered(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings sorted by severity, then by the order of the rules, then by event."""
-    places = {rule.id: place for place, rule in enumerate(RULES)}
-    return sorted(
-        findings, key=lambda f: (SEVERITIES.index(f.severity), places[f.rule], f.events[0] if f.events else 0)
-    )
-
-
 # --- comments `# gradviz: ignore[rule]`
 
 
@@ -208,14 +197,8 @@ def is_ignored(trace: Trace, finding: Finding) -> bool:
         return False
     lines = trace.source(finding.file)
     last = max(finding.site.place.end_line, finding.line)
-    return any(_names(line, finding.rule) for line in lines[finding.line - 1 : last])
-
-
-def _names(line: str, rule: str) -> bool:
-    comment = _COMMENT.search(line)
-    if comment is None:
-        return False
-    return comment["rules"] is None or rule in re.split(r"[\s,]+", comment["rules"])
+    comments = filter(None, map(_COMMENT.search, lines[finding.line - 1 : last]))
+    return any(one["rules"] is None or finding.rule in re.split(r"[\s,]+", one["rules"]) for one in comments)
 
 
 # The other rules are about things that did not happen and still may.

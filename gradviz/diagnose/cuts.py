@@ -304,7 +304,9 @@ def _besides_of(case: Case, scan: _Scan) -> Iterator[Cut]:
         is_asked = not (isinstance(cut, OpRan) and (not cut.grad_enabled or cut.index in case.downstream.flat))
         # the side that is to learn, beside a target that gradients flow to
         is_prediction = op.op in op_sets.OF_LOG_PROBABILITIES and op.inputs[0] == meeting.tensor and bool(meeting.live)
-        if not is_prediction and (meeting.layered or not is_asked or _compares(case, op)):
+        # a loss, or a difference that no layer reads, as it reads adapted weights
+        compares = op.op in op_sets.LOSSES or (op.op in op_sets.DIFFERENCES and not _is_read_by_layers(case, op, _AGO))
+        if not is_prediction and (meeting.layered or not is_asked or compares):
             continue
         is_weight = op.op in op_sets.MULTIPLYING | op_sets.DIVIDING and not meeting.sources <= scan.own
         is_weight = is_weight and is_linear_to_root(case, op.outputs[0], by_weights=False)
@@ -324,11 +326,6 @@ def _besides_of(case: Case, scan: _Scan) -> Iterator[Cut]:
             leaves = tuple(sorted(meeting.leaves))
             meant = op.op not in op_sets.CHOOSING
             yield Cut(Place.BESIDE, meeting.cut, leaves, scan.root, tensor=max(beside), may_be_meant=meant)
-
-
-def _compares(case: Case, op: OpRan) -> bool:
-    """Whether an op compares its inputs: a loss, or a difference that no layer reads, as it reads adapted weights."""
-    return op.op in op_sets.LOSSES or (op.op in op_sets.DIFFERENCES and not _is_read_by_layers(case, op, _AGO))
 
 
 def _is_read_by_layers(case: Case, op: OpRan, most: int) -> bool:
@@ -443,7 +440,8 @@ def _numbers(case: Case) -> Iterator[Cut]:
                 readings += [(read.event, read) for read in reads.in_proportion(alike)]
             for place, reading in readings:
                 event = place if reading.is_here else reading.event
-                leaves = _learning_behind(case, reading.tensor, event)
+                trained = _trained_by(case, next((one.number for one in case.trace.passes if one.first > event), 0))
+                leaves = tuple(leaf for leaf in leaves_of(case.query, reading.tensor) if leaf in trained)
                 nodes = case.query.nodes.of_tensors.of(reading.tensor)[1].tolist()
                 if leaves and case.query.nodes.ran.isdisjoint(nodes):
                     yield Cut(Place.TERM, event, leaves, tensor=reading.tensor, reading=reading.text)
@@ -489,13 +487,6 @@ def _source(case: Case, tensor: int) -> int:
 
     *_, source = reach([tensor], onward, NEAR)
     return source
-
-
-def _learning_behind(case: Case, tensor: int, event: int) -> tuple[int, ...]:
-    """The leaves that a tensor was computed from and that the first pass after an event trains."""
-    number = next((one.number for one in case.trace.passes if one.first > event), 0)
-    trained = _trained_by(case, number)
-    return tuple(leaf for leaf in leaves_of(case.query, tensor) if leaf in trained)
 
 
 def _trained_by(case: Case, pass_number: int) -> set[int]:

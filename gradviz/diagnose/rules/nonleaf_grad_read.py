@@ -55,15 +55,9 @@ def nonleaf_grad_read(case: Case) -> Iterator[Found]:
 def _severity(case: Case, name: str, made: int | None) -> str:
     if any(ast.unparse(value.origin) == f"{name}.grad" for value in case.query.of(wrong_values)):
         return ERROR
-    return NOTE if _is_lesson(case) and not _is_update(case, name, made) else ""
-
-
-def _is_lesson(case: Case) -> bool:
-    """Whether a program is short and trains nothing: it has no optimizer and no loop of passes."""
-    trace = case.trace
-    if trace.count > _SHORT or len(trace.table(Kind.HOLDS)) or len(trace.table(Kind.STEPPED)):
-        return False
-    return not case.query.passes.are_a_loop(trace.passes)
+    trace, has_optimizer = case.trace, any(len(case.trace.table(kind)) for kind in (Kind.HOLDS, Kind.STEPPED))
+    is_lesson = trace.count <= _SHORT and not has_optimizer and not case.query.passes.are_a_loop(trace.passes)
+    return NOTE if is_lesson and not _is_update(case, name, made) else ""
 
 
 def _is_update(case: Case, name: str, made: int | None) -> bool:

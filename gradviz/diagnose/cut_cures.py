@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
-from gradviz.diagnose.fix import Edit, Edits, Fix, SourceText, Spot, typed_as, typed_for, with_keyword
+from gradviz.diagnose.fix import Edit, Fix, SourceText, Spot, makes_edits, typed_as, typed_for, with_keyword
 from gradviz.events.kinds import OpRan, TensorMade
 from gradviz.query.copies import numbers_in, read_in_its_line, written_in_its_line
 from gradviz.query.flow import Reason, place_of_cut, switched_off, why_no_node
@@ -37,24 +37,18 @@ def without_cut(spot: Spot) -> list[Edit]:
     return _with_grad_mode(source, statement)
 
 
-def typed_without_cut(code: str) -> Edits:
+@makes_edits
+def typed_without_cut(spot: Spot, code: str) -> list[Edit]:
     """Puts a statement in the place of a statement with the same target: `y[i] = x[i] ** 2`."""
-
-    def edits(spot: Spot) -> list[Edit]:
-        is_same = assigned_to(ast.parse(code).body[0]) == assigned_to(spot.statement) != ""
-        return typed_as(code)(spot) if is_same else without_cut(spot)
-
-    return edits
+    is_same = assigned_to(ast.parse(code).body[0]) == assigned_to(spot.statement) != ""
+    return typed_as(code)(spot) if is_same else without_cut(spot)
 
 
-def stacked(code: str) -> Edits:
+@makes_edits
+def stacked(spot: Spot, code: str) -> list[Edit]:
     """Puts `torch.stack(losses)` in place of `torch.tensor(losses)`, and tensors in the list."""
-
-    def edits(spot: Spot) -> list[Edit]:
-        made, sources = spot.calls_here(*_MAKERS), list(_uncut_sources(spot.source, spot.statement))
-        return [spot.source.replaced(made[0], code), *sources] if made and sources else []
-
-    return edits
+    made, sources = spot.calls_here(*_MAKERS), list(_uncut_sources(spot.source, spot.statement))
+    return [spot.source.replaced(made[0], code), *sources] if made and sources else []
 
 
 def redrawn(spot: Spot) -> list[Edit]:

@@ -18,7 +18,7 @@ from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from tempfile import mkstemp
-from typing import NamedTuple
+from typing import Concatenate, NamedTuple, ParamSpec
 
 from gradviz.query.functions_of_source import (
     Function,
@@ -381,6 +381,13 @@ class Spot:
 Edits = Callable[[Spot], list[Edit]]
 """Makes the edits of a cure at the place of a finding; none if the cure cannot be typed there."""
 
+_P = ParamSpec("_P")
+
+
+def makes_edits(at_spot: Callable[Concatenate[Spot, _P], list[Edit]]) -> Callable[_P, Edits]:
+    """The function without its first argument, the place of a finding: it returns the edits of a cure."""
+    return lambda *args, **kwargs: lambda spot: at_spot(spot, *args, **kwargs)
+
 
 class Fix(NamedTuple):
     """A cure: its text, and the function that makes its edits; None if the cure is advice. `without` is the call or the
@@ -422,17 +429,14 @@ def typed_as(code: str) -> Edits:
     return lambda spot: [spot.source.replaced(spot.statement, code)]
 
 
-def typed_for(old: str, new: str, line: int = 0) -> Edits:
+@makes_edits
+def typed_for(spot: Spot, old: str, new: str, line: int = 0) -> list[Edit]:
     """Makes an expression the expression `new`: the expression `old`, as `ast.unparse` writes it, that begins on the
     line of the finding, or on another line."""
-
-    def edits(spot: Spot) -> list[Edit]:
-        for node in spot.source.nodes(line or spot.site.place.line):
-            if isinstance(node, ast.expr) and ast.unparse(node) == old:
-                return rewritten(spot.source, node, new)
-        return []
-
-    return edits
+    for node in spot.source.nodes(line or spot.site.place.line):
+        if isinstance(node, ast.expr) and ast.unparse(node) == old:
+            return rewritten(spot.source, node, new)
+    return []
 
 
 def rewritten(source: SourceText, node: ast.expr, new: str) -> list[Edit]:
@@ -534,18 +538,15 @@ def bracketed(source: SourceText, value: ast.expr) -> str:
 _WITHOUT_BRACKETS = ast.BinOp | ast.UnaryOp | ast.IfExp | ast.BoolOp | ast.Compare | ast.Lambda
 
 
-def as_leaf(name: str) -> Edits:
+@makes_edits
+def as_leaf(spot: Spot, name: str) -> list[Edit]:
     """Puts `x.requires_grad_()` behind the only assignment of a name."""
-
-    def edits(spot: Spot) -> list[Edit]:
-        made = [
-            node
-            for node in ast.walk(spot.source.tree)
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == name
-        ]
-        return [spot.source.after(made[0], f"{name}.requires_grad_()")] if len(made) == 1 else []
-
-    return edits
+    made = [
+        node
+        for node in ast.walk(spot.source.tree)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == name
+    ]
+    return [spot.source.after(made[0], f"{name}.requires_grad_()")] if len(made) == 1 else []
 
 
 def updated_in_place(spot: Spot) -> list[Edit]:
@@ -587,50 +588,41 @@ def leaky(spot: Spot) -> list[Edit]:
     return [source.replaced(made[0].func, source.code(made[0].func)[:-4] + "LeakyReLU")] if made else []
 
 
-def detached(name: str) -> Edits:
+@makes_edits
+def detached(spot: Spot, name: str) -> list[Edit]:
     """Detaches a tensor that should be a constant: on the value of the line, or where its name is used behind it, if
     one of the other uses may train it. `name` may be an expression of the line."""
-
-    def edits(spot: Spot) -> list[Edit]:
-        source, statement = spot.source, spot.statement
-        if not re.fullmatch(r"[\w.]+", name):
-            return _detached_expression(spot, name)
-        is_assigned = isinstance(statement, ast.Assign) and source.code(statement.targets[0]) == name
-        later = [n for n in _reads(spot, source.function(statement), name) if n.lineno > statement.lineno]
-        if is_assigned and len(later) > 1:
-            return [source.replaced(min(later, key=source.span), f"{name}.detach()")]
-        if is_assigned and isinstance(statement, ast.Assign):
-            return [source.replaced(statement.value, f"({source.code(statement.value)}).detach()")]
-        return _detached_where_used(spot, name)
-
-    return edits
+    source, statement = spot.source, spot.statement
+    if not re.fullmatch(r"[\w.]+", name):
+        return _detached_expression(spot, name)
+    is_assigned = isinstance(statement, ast.Assign) and source.code(statement.targets[0]) == name
+    later = [n for n in _reads(spot, source.function(statement), name) if n.lineno > statement.lineno]
+    if is_assigned and len(later) > 1:
+        return [source.replaced(min(later, key=source.span), f"{name}.detach()")]
+    if is_assigned and isinstance(statement, ast.Assign):
+        return [source.replaced(statement.value, f"({source.code(statement.value)}).detach()")]
+    return _detached_where_used(spot, name)
 
 
-def detached_in_each_round(name: str) -> Edits:
+@makes_edits
+def detached_in_each_round(spot: Spot, name: str) -> list[Edit]:
     """Detaches a tensor at the end of each round of the outermost loop with a pass that is around the line: before the
     first round it may be None."""
-
-    def edits(spot: Spot) -> list[Edit]:
-        if not re.fullmatch(r"[\w.]+", name):
-            return _detached_expression(spot, name)
-        around = (spot.statement, *spot.source.around(spot.statement))
-        loops = [node for node in around if isinstance(node, ast.For | ast.While)]
-        passes = [loop for loop in loops if spot.source.calls("backward", within=loop)]
-        if not passes:  # a function that is called for each round
-            return _detached_where_used(spot, name)
-        return [spot.source.after(passes[0].body[-1], f"{name} = {name}.detach()")]
-
-    return edits
+    if not re.fullmatch(r"[\w.]+", name):
+        return _detached_expression(spot, name)
+    around = (spot.statement, *spot.source.around(spot.statement))
+    loops = [node for node in around if isinstance(node, ast.For | ast.While)]
+    passes = [loop for loop in loops if spot.source.calls("backward", within=loop)]
+    if not passes:  # a function that is called for each round
+        return _detached_where_used(spot, name)
+    return [spot.source.after(passes[0].body[-1], f"{name} = {name}.detach()")]
 
 
-def detached_before(name: str, line: int) -> Edits:
+@makes_edits
+def detached_before(spot: Spot, name: str, line: int) -> list[Edit]:
     """Puts `hidden = hidden.detach()` before the statement of a line."""
-
-    def edits(spot: Spot) -> list[Edit]:
-        at = spot.source.statement_at(line)
-        return [spot.source.before(at, f"{name} = {name}.detach()")] if at is not None else []
-
-    return edits
+    at = spot.source.statement_at(line)
+    return [spot.source.before(at, f"{name} = {name}.detach()")] if at is not None else []
 
 
 def _detached_expression(spot: Spot, code: str) -> list[Edit]:

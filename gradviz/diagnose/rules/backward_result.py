@@ -21,7 +21,8 @@ object that is not a tensor.
 import ast
 from collections.abc import Iterator
 
-from gradviz.diagnose.rule import ERROR, WARNING, Case, Edit, Edits, Fix, Found, Kind, Rule, Spot
+from gradviz.diagnose.fix import makes_edits
+from gradviz.diagnose.rule import ERROR, WARNING, Case, Edit, Fix, Found, Kind, Rule, Spot
 from gradviz.query.source_trees import statement_at
 from gradviz.query.statements import wrong_values
 
@@ -61,14 +62,11 @@ def _of_tuples(case: Case) -> Iterator[Found]:
             return
 
 
-def _taken_apart(name: str) -> Edits:
+@makes_edits
+def _taken_apart(spot: Spot, name: str) -> list[Edit]:
     """The name of a tuple of one gradient as `(name,)`, where the tuple is assigned to it."""
-
-    def edits(spot: Spot) -> list[Edit]:
-        statement = spot.statement
-        return [spot.source.replaced(statement.targets[0], f"({name},)")] if isinstance(statement, ast.Assign) else []
-
-    return edits
+    statement = spot.statement
+    return [spot.source.replaced(statement.targets[0], f"({name},)")] if isinstance(statement, ast.Assign) else []
 
 
 def _read_from(leaf: str, call: str, name: str) -> Fix:

@@ -33,7 +33,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gradviz.diagnose.fix import Edit, Edits, Fix, Spot, typed_as, updated_in_place
+from gradviz.diagnose.fix import Edit, Fix, Spot, makes_edits, typed_as, updated_in_place
 from gradviz.diagnose.lost_change import begins_with, lost_changes, own_step, stepped_names, written_in_place
 from gradviz.diagnose.own_words import with_indices
 from gradviz.diagnose.rule import ERROR, NOTE, WARNING, Case, Found, Need, Rule
@@ -236,26 +236,23 @@ def _listed(case: Case, leaves: tuple[int, ...]) -> str:
     return ", ".join(f"*{path}.parameters()" if path and len(own) > 1 else case.called(own) for path, own in parts)
 
 
-def _added(listed: str) -> Edits:
+@makes_edits
+def _added(spot: Spot, listed: str) -> list[Edit]:
     """The parameters of the module whose method the statement calls as a new group of the only optimizer; or, behind a
     loop over parameters, those that it lacks."""
-
-    def edits(spot: Spot) -> list[Edit]:
-        statement: ast.stmt = spot.statement
-        held = [name for _, _, name in spot.optimizers()]
-        call = statement.value if isinstance(statement, ast.Expr) else None
-        module = spot.receiver(call) if isinstance(call, ast.Call) else ""
-        loop = spot.source.loop(statement)
-        if isinstance(loop, ast.For) and ast.unparse(loop.target) in ast.unparse(statement):
-            statement, parameters = loop, f"[{listed}]"
-        elif module:
-            parameters = f"list({module}.parameters())"
-        else:
-            return []
-        group = f'{held[0]}.add_param_group({{"params": {parameters}}})' if len(held) == 1 else ""
-        return [spot.source.after(statement, group)] if group else []
-
-    return edits
+    statement: ast.stmt = spot.statement
+    held = [name for _, _, name in spot.optimizers()]
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    module = spot.receiver(call) if isinstance(call, ast.Call) else ""
+    loop = spot.source.loop(statement)
+    if isinstance(loop, ast.For) and ast.unparse(loop.target) in ast.unparse(statement):
+        statement, parameters = loop, f"[{listed}]"
+    elif module:
+        parameters = f"list({module}.parameters())"
+    else:
+        return []
+    group = f'{held[0]}.add_param_group({{"params": {parameters}}})' if len(held) == 1 else ""
+    return [spot.source.after(statement, group)] if group else []
 
 
 # --- optimizers that never step, and the line of the step that is never reached

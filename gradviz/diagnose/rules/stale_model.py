@@ -36,7 +36,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.fix import Edit, Edits, Fix, Spot, typed_for
+from gradviz.diagnose.fix import Edit, Fix, Spot, makes_edits, typed_for
 from gradviz.diagnose.rule import ERROR, NOTE, WARNING, Case, Found, Kind, Need, Rule, Site
 from gradviz.diagnose.visits import Visit, visits
 from gradviz.query.copies import original
@@ -145,16 +145,13 @@ def _untouched(case: Case, known: set[int]) -> Iterator[Found]:
         )
 
 
-def _evaluated(name: str, trained: str) -> Edits:
+@makes_edits
+def _evaluated(spot: Spot, name: str, trained: str) -> list[Edit]:
     """The trained model in place of the evaluated model: `self.net` for `net` beside `self.ema`."""
     is_of_self = name.startswith("self.") and not trained.startswith("self.")
-
-    def edits(spot: Spot) -> list[Edit]:
-        nodes = ast.walk(spot.statement)
-        held = [node for node in nodes if isinstance(node, ast.Name | ast.Attribute) and spot.source.code(node) == name]
-        return [spot.source.replaced(node, f"{'self.' * is_of_self}{trained}") for node in held[:1]]
-
-    return edits
+    nodes = ast.walk(spot.statement)
+    held = [node for node in nodes if isinstance(node, ast.Name | ast.Attribute) and spot.source.code(node) == name]
+    return [spot.source.replaced(node, f"{'self.' * is_of_self}{trained}") for node in held[:1]]
 
 
 def _where_it_is_named(case: Case, visit: Visit, parameters: tuple[int, ...]) -> tuple[str, int]:

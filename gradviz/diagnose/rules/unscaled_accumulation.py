@@ -29,7 +29,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.fix import Edit, Edits, Fix, Spot, bracketed
+from gradviz.diagnose.fix import Edit, Fix, Spot, bracketed, makes_edits
 from gradviz.diagnose.rule import NOTE, WARNING, Case, Found, Kind, Need, Rule
 from gradviz.events.values import Stat
 from gradviz.query.flow import chain, is_mean, op_of, root_is_mean
@@ -132,14 +132,11 @@ def _is_micro_batching(case: Case, passes: list[PassInfo]) -> bool:
     return own and case.query.passes.through_passes.isdisjoint(one.number for one in passes)
 
 
-def _divided(count: int) -> Edits:
+@makes_edits
+def _divided(spot: Spot, count: int) -> list[Edit]:
     """`(loss / 4).backward()` in place of `loss.backward()`."""
-
-    def edits(spot: Spot) -> list[Edit]:
-        for call in spot.calls_here("backward"):
-            if isinstance(call.func, ast.Attribute):
-                root = call.func.value
-                return [spot.source.replaced(root, f"({bracketed(spot.source, root)} / {count})")]
-        return []
-
-    return edits
+    for call in spot.calls_here("backward"):
+        if isinstance(call.func, ast.Attribute):
+            root = call.func.value
+            return [spot.source.replaced(root, f"({bracketed(spot.source, root)} / {count})")]
+    return []

@@ -30,7 +30,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.rule import WARNING, Case, Edit, Edits, Fix, Found, Kind, Need, Rule, Spot
+from gradviz.diagnose.fix import makes_edits
+from gradviz.diagnose.rule import WARNING, Case, Edit, Fix, Found, Kind, Need, Rule, Spot
 from gradviz.query.functions_of_source import nodes_of
 from gradviz.query.pass_owners import assigned_at
 from gradviz.query.source_trees import method_calls, trees
@@ -116,12 +117,9 @@ def _without_a_number(spot: Spot) -> list[Edit]:
     return [spot.source.replaced(call, f"{spot.receiver(call)}.step()") for call in spot.calls_here("step")]
 
 
-def _in_the_loop(step: str) -> Edits:
+@makes_edits
+def _in_the_loop(spot: Spot, step: str) -> list[Edit]:
     """A statement at the end of the first loop after the line that makes the scheduler."""
-
-    def edits(spot: Spot) -> list[Edit]:
-        later = (spot.statement, *spot.source.behind(spot.statement))
-        loop = next((other for other in later if isinstance(other, ast.For | ast.While)), None)
-        return [spot.source.after(loop.body[-1], step)] if loop is not None else []
-
-    return edits
+    later = (spot.statement, *spot.source.behind(spot.statement))
+    loop = next((other for other in later if isinstance(other, ast.For | ast.While)), None)
+    return [spot.source.after(loop.body[-1], step)] if loop is not None else []

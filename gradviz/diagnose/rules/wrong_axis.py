@@ -33,7 +33,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from gradviz.diagnose.rule import WARNING, Case, Edit, Edits, Fix, Found, Need, Rule, Site, Spot
+from gradviz.diagnose.fix import makes_edits
+from gradviz.diagnose.rule import WARNING, Case, Edit, Fix, Found, Need, Rule, Site, Spot
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.query import ops as op_sets
 from gradviz.query.flow import NEAR, is_mean, op_behind, op_of, reach
@@ -270,15 +271,12 @@ def _onwards(case: Case, op: OpRan, source: int, axis: Axis) -> Axis | None:
     return None
 
 
-def _over(wanted: int) -> Edits:
+@makes_edits
+def _over(spot: Spot, wanted: int) -> list[Edit]:
     """Another axis in place of the axis of a softmax."""
-
-    def edits(spot: Spot) -> list[Edit]:
-        for call in spot.calls_here("softmax", "log_softmax", "normalize", *_MODULES):
-            named = [keyword.value for keyword in call.keywords if keyword.arg == "dim"]
-            numbers = [node for node in call.args if isinstance(node, ast.Constant | ast.UnaryOp)]
-            if named or numbers:
-                return [spot.source.replaced((named or numbers)[0], str(wanted))]
-        return []
-
-    return edits
+    for call in spot.calls_here("softmax", "log_softmax", "normalize", *_MODULES):
+        named = [keyword.value for keyword in call.keywords if keyword.arg == "dim"]
+        numbers = [node for node in call.args if isinstance(node, ast.Constant | ast.UnaryOp)]
+        if named or numbers:
+            return [spot.source.replaced((named or numbers)[0], str(wanted))]
+    return []

@@ -27,7 +27,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.fix import Edit, Edits, Fix, Spot, typed_for, with_keyword
+from gradviz.diagnose.fix import Edit, Fix, Spot, makes_edits, typed_for, with_keyword
 from gradviz.diagnose.rule import ERROR, WARNING, Case, Found, Need, Rule, Site
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.events.values import Stat
@@ -234,19 +234,16 @@ def _of_probabilities(case: Case, loss: str, source: OpRan) -> Fix | str:
     return Fix(f"{new}  # in place of {old}{where}{why}", typed_for(old, new, line))
 
 
-def _module_in_place_of(old: str, new: str) -> Edits:
+@makes_edits
+def _module_in_place_of(spot: Spot, old: str, new: str) -> list[Edit]:
     """Another module in place of the only one of its class that the file makes; with brackets, without its
     arguments."""
-
-    def edits(spot: Spot) -> list[Edit]:
-        nodes = ast.walk(spot.source.tree)
-        made = [node for node in nodes if isinstance(node, ast.Call) and called(node) == old]
-        if len(made) != 1:
-            return []
-        replaced = made[0] if new.endswith(")") else made[0].func
-        return [spot.source.replaced(replaced, f"torch.nn.{new}")]
-
-    return edits
+    nodes = ast.walk(spot.source.tree)
+    made = [node for node in nodes if isinstance(node, ast.Call) and called(node) == old]
+    if len(made) != 1:
+        return []
+    replaced = made[0] if new.endswith(")") else made[0].func
+    return [spot.source.replaced(replaced, f"torch.nn.{new}")]
 
 
 def _of_data(case: Case, op: OpRan) -> Fix | str:

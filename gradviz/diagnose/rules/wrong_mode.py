@@ -38,7 +38,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from gradviz.diagnose.fix import Edit, Edits, Fix, Spot, typed_for
+from gradviz.diagnose.fix import Edit, Edits, Fix, Spot, makes_edits, typed_for
 from gradviz.diagnose.lost_change import lost_changes
 from gradviz.diagnose.rule import ERROR, NOTE, WARNING, Case, Found, Need, Rule, Site
 from gradviz.diagnose.visits import Visit, visits
@@ -100,23 +100,20 @@ def _evaluated_in_training_mode(case: Case, roots: list[Visit]) -> Iterator[Foun
         )
 
 
-def _in_evaluation_mode(model: str) -> Edits:
+@makes_edits
+def _in_evaluation_mode(spot: Spot, model: str) -> list[Edit]:
     """`model.eval()` before a statement and `model.train()` behind it."""
-
-    def edits(spot: Spot) -> list[Edit]:
-        source, statement = spot.source, spot.statement
-        if not re.fullmatch(r"[\w.]+", model):
-            return []
-        for outer in source.around(statement):
-            code = source.code(outer.items[0].context_expr) if isinstance(outer, ast.With) else ""
-            mode = re.search(r"set_grad_enabled\((\w+)\)", code)
-            if mode is not None and isinstance(outer, ast.With):
-                return [source.before(outer, f"{model}.train({mode[1]})")]
-        before = source.before(statement, f"{model}.eval()")
-        is_last = isinstance(statement, ast.Return)
-        return [before] if is_last else [before, source.after(statement, f"{model}.train()")]
-
-    return edits
+    source, statement = spot.source, spot.statement
+    if not re.fullmatch(r"[\w.]+", model):
+        return []
+    for outer in source.around(statement):
+        code = source.code(outer.items[0].context_expr) if isinstance(outer, ast.With) else ""
+        mode = re.search(r"set_grad_enabled\((\w+)\)", code)
+        if mode is not None and isinstance(outer, ast.With):
+            return [source.before(outer, f"{model}.train({mode[1]})")]
+    before = source.before(statement, f"{model}.eval()")
+    is_last = isinstance(statement, ast.Return)
+    return [before] if is_last else [before, source.after(statement, f"{model}.train()")]
 
 
 def _in_training_mode(model: str, line: int) -> Edits:

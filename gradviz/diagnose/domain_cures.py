@@ -117,8 +117,7 @@ def _divisor(case: Case, op: OpRan, node: ast.expr, small: str) -> str:
     tensors = [tensor for tensor in op.inputs if tensor]
     if len(tensors) == 1 and op.op in DIVIDING:
         return f"max({ast.unparse(node)}, 1)"
-    row = case.trace.states.valued(tensors[-1], op.index - 1)
-    least = case.trace.states.stats[row, Stat.MIN] if row >= 0 else -1.0
+    least = case.trace.states.statistic(Stat.MIN, tensors[-1], op.index - 1)
     return f"{_bracketed(node)}.clamp(min={small})" if least >= 0 else ""
 
 
@@ -135,11 +134,11 @@ def _biased(call: ast.Call) -> Fix | None:
 def without_infinity(case: Case, op: OpRan) -> Fix | None:
     """The masks from which an op that makes a NaN has its infinities, with the least number of the dtype where they
     write -inf; None if no input is infinite, or if it is not known how to write them."""
-    tensors = case.query.tensors
+    tensors, statistic = case.query.tensors, case.trace.states.statistic
 
     def behind(maker: int) -> list[int]:
         """The ops that made the infinite inputs of an op."""
-        infinite = [t for t in tensors.op(maker).inputs if t and _is_infinite(case, t, maker - 1)]
+        infinite = [t for t in tensors.op(maker).inputs if t and statistic(Stat.INF, t, maker - 1) > 0]
         return [made for t in infinite if (made := tensors.maker(t)) and tensors.is_op(made)]
 
     masks = (tensors.op(maker) for maker in reach(behind(op.index), behind, _MOST))
@@ -156,11 +155,6 @@ def without_infinity(case: Case, op: OpRan) -> Fix | None:
     is_share = op.op in SHARES | LOG_SHARES
     reason = _OF_NO_ELEMENT if is_share else f"with -inf there, {function_name(op.op)} gives NaN"
     return Fix(f"{text}: {reason}", lambda spot: [edit for one in edits for edit in one(spot)])
-
-
-def _is_infinite(case: Case, tensor: int, at: int) -> bool:
-    row = case.trace.states.valued(tensor, at)
-    return row >= 0 and bool(case.trace.states.stats[row, Stat.INF] > 0)
 
 
 def _with_least_number(case: Case, mask: OpRan) -> tuple[str, str, int, str] | None:

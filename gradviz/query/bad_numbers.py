@@ -70,9 +70,8 @@ class _Written:
         kind, made = int(self.trace.kinds[event]), self.trace.event(event)
         if kind == Kind.OP:
             op = self.query.tensors.op(event)
-            states = self.trace.states
-            rows = ((tensor, states.valued(tensor, event - 1)) for tensor in op.inputs if tensor)
-            infinite = [tensor for tensor, row in rows if row >= 0 and states.stats[row, Stat.INF] > 0]
+            statistic = self.trace.states.statistic
+            infinite = [tensor for tensor in op.inputs if tensor and statistic(Stat.INF, tensor, event - 1) > 0]
             return self.written.by_op(op.args, infinite, op.outputs)
         if kind == Kind.TENSOR:
             tensor = int(getattr(made, "tensor", 0))

@@ -205,6 +205,11 @@ class States:
 
     # --- one state
 
+    def statistic(self, which: Stat, tensor: int, at: int) -> float:
+        """A statistic of the last state of a tensor up to `at` that has a value; NaN for none."""
+        row = self.valued(tensor, at)
+        return float(self.stats[row, which]) if row >= 0 else float("nan")
+
     def form(self, row: int) -> Form | None:
         """The shape, dtype and device in a state; None if it has none."""
         return self._known_forms.get(int(self.forms[row]))

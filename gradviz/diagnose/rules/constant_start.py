@@ -63,7 +63,7 @@ def constant_start(case: Case) -> Iterator[Found]:
     together = [pair for pair in pairs if line_of(case.site(begun[pair[0].weight])) == line]
     layers = [product for pair in together for product in pair]
     leaves = tuple(dict.fromkeys(product.weight for product in layers))
-    values = {_extreme(case, product.weight, product.op.index, Stat.MIN) for product in layers}
+    values = {case.trace.states.statistic(Stat.MIN, product.weight, product.op.index) for product in layers}
     units = " and ".join(number(value, 3) for value in sorted(values))
     names = few_of([case.words.called(leaf) for leaf in leaves])  # not their module, which may hold others
     yield Found(
@@ -76,13 +76,7 @@ def constant_start(case: Case) -> Iterator[Found]:
 
 
 def _is_constant(case: Case, tensor: int, at: int) -> bool:
-    return _extreme(case, tensor, at, Stat.MIN) == _extreme(case, tensor, at, Stat.MAX)
-
-
-def _extreme(case: Case, tensor: int, at: int, which: Stat) -> float:
-    states = case.trace.states
-    row = states.valued(tensor, at)
-    return float(states.stats[row, which]) if row >= 0 else float("nan")
+    return case.trace.states.statistic(Stat.MIN, tensor, at) == case.trace.states.statistic(Stat.MAX, tensor, at)
 
 
 def _next(case: Case, first: FirstProduct, alike: dict[int, FirstProduct]) -> FirstProduct | None:

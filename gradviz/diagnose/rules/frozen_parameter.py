@@ -149,12 +149,11 @@ def _zeros(case: Case) -> Iterator[Found]:
     """Matrices of 0 that are frozen before the first pass, while other parameters learn, and that ops with grad mode
     read: an adapter that was to learn changes nothing."""
     by_line: dict[int, list[int]] = {}
-    states = case.trace.states
     off = _layers_switched_off(case) if case.training.trained else {}
     for leaf, event in off.items():
-        row = states.valued(leaf, case.trace.passes[0].first) if leaf in case.trace.parameters else -1
-        is_matrix = len(case.shape(leaf)) >= _MATRIX and row >= 0 and states.stats[row, Stat.RMS] == 0
-        readers = map(case.query.tensors.op, case.downstream.readers(leaf) if is_matrix else ())
+        is_matrix = leaf in case.trace.parameters and len(case.shape(leaf)) >= _MATRIX
+        is_zero = is_matrix and case.trace.states.statistic(Stat.RMS, leaf, case.trace.passes[0].first) == 0
+        readers = map(case.query.tensors.op, case.downstream.readers(leaf) if is_zero else ())
         if any(op.grad_enabled and op.op in PRODUCTS for op in readers):
             by_line.setdefault(case.site(event), []).append(leaf)
     for site, leaves in by_line.items():

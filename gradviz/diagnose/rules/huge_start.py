@@ -49,7 +49,9 @@ def huge_start(case: Case) -> Iterator[Found]:
     reported: dict[int, tuple[int, int, float]] = {}
     for product in case.of(first_products):
         op, leaf, event = product.op, product.weight, product.op.index
-        came, made = (_rms(case, product.data, event - 1), _rms(case, op.outputs[0] if op.outputs else 0, event))
+        statistic = case.trace.states.statistic
+        came = statistic(Stat.RMS, product.data, event - 1)
+        made = statistic(Stat.RMS, op.outputs[0] if op.outputs else 0, event)
         if came > 0 and made >= _TIMES * max(came, 1.0) and not _is_compared(case, op, made):
             reported[leaf] = event, started_at(case, leaf, event), made / came
     for leaf, (event, written, times) in reported.items():
@@ -68,7 +70,7 @@ def huge_start(case: Case) -> Iterator[Found]:
 
 def _is_compared(case: Case, product: OpRan, made: float) -> bool:
     """Whether the result of a product, with an offset, is compared with numbers of about its size."""
-    tensor = product.outputs[0]
+    tensor, statistic = product.outputs[0], case.trace.states.statistic
     for _ in range(_FEW):
         readers = case.downstream.readers(tensor)
         op = case.query.tensors.op(readers[0]) if readers else None
@@ -76,14 +78,8 @@ def _is_compared(case: Case, product: OpRan, made: float) -> bool:
             return False
         if op.op in LOSSES or op.op in DIFFERENCES:
             others = [other for other in op.inputs if other not in (0, tensor)]
-            return any(_rms(case, other, op.index - 1) * _ALIKE >= made for other in others)
+            return any(statistic(Stat.RMS, other, op.index - 1) * _ALIKE >= made for other in others)
         if op.op not in _OFFSETS:
             return False
         tensor = op.outputs[0]
     return False
-
-
-def _rms(case: Case, tensor: int, at: int) -> float:
-    states = case.trace.states
-    row = states.valued(tensor, at) if tensor else -1
-    return float(states.stats[row, Stat.RMS]) if row >= 0 else 0.0

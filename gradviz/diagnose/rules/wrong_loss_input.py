@@ -120,8 +120,7 @@ def wrong_loss_input(case: Case) -> Iterator[Found]:
                 continue
             seen.add(op.site)
             given = source.op if source is not None else "data"
-            state = case.trace.states.valued(op.inputs[0], op.index)
-            largest = case.trace.states.stats[state, Stat.MAX] if state >= 0 else 0
+            largest = case.trace.states.statistic(Stat.MAX, op.inputs[0], op.index)
             if source is not None and given in op_sets.PROBABILITIES:
                 expected = "log-probabilities" if loss in op_sets.OF_LOG_PROBABILITIES else "logits"
                 is_called_there = case.query.places.is_in_library(op.index)  # by a trainer, whose line is no cure

@@ -522,6 +522,12 @@ def with_keyword(source: SourceText, call: ast.Call, keyword: str) -> Edit:
     return Edit(at, at, f", {keyword}" if given else keyword)
 
 
+@makes_edits
+def keyword_added(spot: Spot, function: str, keyword: str) -> list[Edit]:
+    """Adds a keyword to the first call of a function."""
+    return [with_keyword(spot.source, call, keyword) for call in spot.calls_here(function)[:1]]
+
+
 def argument_of(call: ast.Call) -> ast.expr | None:
     """The expression that an op is applied to: `x` in `x.sqrt()` and in `torch.sqrt(x)`."""
     if call.args:

@@ -20,7 +20,7 @@ import ast
 from collections.abc import Iterator
 
 from gradviz.diagnose.cut_cures import how_cut
-from gradviz.diagnose.fix import Edit, Fix, Spot, as_leaf, with_keyword
+from gradviz.diagnose.fix import Fix, as_leaf, keyword_added
 from gradviz.diagnose.rule import ERROR, Case, Found, Rule
 from gradviz.query.failures import Failure
 from gradviz.query.flow import place_of_cut, shortest_way
@@ -52,7 +52,8 @@ def unused_input(case: Case) -> Iterator[Found]:
             message = f"torch.autograd.grad() is asked for the gradient of {', '.join(unused) or 'an input'}, and "
             message += f"{root} was not computed from {'them' if len(unused) > 1 else 'it'}"
             text = _with_unused(call) or "pass allow_unused=True to grad(): the gradient is None then"
-            yield Found(message, Fix(text, _allowed), (failure.event,), site=failure.site, severity=severity)
+            cure = Fix(text, keyword_added("grad", "allow_unused=True"))
+            yield Found(message, cure, (failure.event,), site=failure.site, severity=severity)
 
 
 def _cuts(case: Case, failure: Failure) -> Iterator[tuple[int, int]]:
@@ -108,9 +109,3 @@ def _is_behind(case: Case, name: str, root: str, event: int) -> bool:
     known."""
     tensor, of = (case.query.names.tensor_called(own, event) for own in (name, root))
     return not tensor or not of or bool(shortest_way(case.query, tensor, of))
-
-
-def _allowed(spot: Spot) -> list[Edit]:
-    """`torch.autograd.grad(y, [x, w], allow_unused=True)`."""
-    calls = spot.calls_here("grad")
-    return [with_keyword(spot.source, call, "allow_unused=True") for call in calls[:1]]

@@ -27,7 +27,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradviz.diagnose.fix import Edit, Fix, Spot, makes_edits, typed_for, with_keyword
+from gradviz.diagnose.fix import Edit, Fix, Spot, keyword_added, makes_edits, typed_for
 from gradviz.diagnose.rule import ERROR, WARNING, Case, Found, Need, Rule, Site
 from gradviz.events.kinds import Kind, OpRan
 from gradviz.events.values import Stat
@@ -172,20 +172,13 @@ def _target(case: Case, op: OpRan) -> Iterator[Found]:
     )
     if source is None or source.op not in wrong:
         return
+    added = f"log_target={not wants_logarithms}"
     yield Found(
         f"kl_div with log_target={wants_logarithms} expects {right} as its target, and gets the result of {source.op}",
-        _with_log_target(not wants_logarithms),
+        Fix(f"{added}  # in this call of kl_div", keyword_added("kl_div", added)),
         _events(op, source),
         site=op.site,
     )
-
-
-def _with_log_target(value: bool) -> Fix:
-    def edits(spot: Spot) -> list[Edit]:
-        calls = spot.calls_here("kl_div")
-        return [with_keyword(spot.source, call, f"log_target={value}") for call in calls[:1]]
-
-    return Fix(f"log_target={value}  # in this call of kl_div", edits)
 
 
 def _loss_and_source(case: Case, op: OpRan) -> tuple[str, OpRan | None]:

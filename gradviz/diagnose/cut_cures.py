@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from gradviz.diagnose.case import Case
-from gradviz.diagnose.fix import Edit, Fix, SourceText, Spot, makes_edits, typed_as, typed_for, with_keyword
+from gradviz.diagnose.fix import Edit, Fix, SourceText, Spot, keyword_added, makes_edits, typed_as, typed_for
 from gradviz.events.kinds import OpRan, TensorMade
 from gradviz.query.copies import numbers_in, read_in_its_line, written_in_its_line
 from gradviz.query.flow import Reason, place_of_cut, switched_off, why_no_node
@@ -164,7 +164,7 @@ def switches_grad_off(source: SourceText, node: ast.expr) -> bool:
 _CHECKPOINT = "CheckpointFunction"
 _NOT_REENTRANT = Fix(
     "pass use_reentrant=False to checkpoint(), or give it an input that requires grad",
-    lambda spot: [with_keyword(spot.source, call, "use_reentrant=False") for call in spot.calls_here("checkpoint")[:1]],
+    keyword_added("checkpoint", "use_reentrant=False"),
 )
 _DETACH, _SAMPLE, _NO_GRAD = ".detach()", ".sample(", "no_grad"
 _COPYING = ("tensor", "as_tensor")  # makers that take the numbers of a tensor
@@ -199,7 +199,9 @@ def how_cut(case: Case, event: int) -> tuple[str, Fix]:
             return f"the derivative of {function_name(maker.op)} is 0", _noise_beside(case, event) or flat
         reason = why_no_node(case.query, maker)
         if reason is Reason.NOTHING_REQUIRES_GRAD and written_in_its_line(case.query, event):
-            return "what is written here are plain numbers", _of_tensors(case, event)
+            statement = statement_at(case.query, case.place(event))
+            code = of_tensors(statement) if statement is not None else ""
+            return "what is written here are plain numbers", Fix(code, typed_without_cut(code)) if code else _COPY
         if reason is Reason.GRAD_MODE_OFF and maker.op not in DISCRETE and _is_sample(case, event):
             return _with_a_graph(case, event)
         if reason is Reason.NOTHING_REQUIRES_GRAD and maker.op == _CHECKPOINT:
@@ -257,13 +259,6 @@ class _OfTensors(ast.NodeTransformer):
         if isinstance(node.func, ast.Name) and node.func.id == "float" and len(node.args) == 1:
             return self.generic_visit(node.args[0])
         return self.generic_visit(node)
-
-
-def _of_tensors(case: Case, event: int) -> Fix:
-    """The statement of an event with tensors in place of their numbers; general advice if this changes nothing."""
-    statement = statement_at(case.query, case.place(event))
-    code = of_tensors(statement) if statement is not None else ""
-    return Fix(code, typed_without_cut(code)) if code else _COPY
 
 
 def of_tensors(statement: ast.stmt) -> str:

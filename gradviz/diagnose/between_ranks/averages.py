@@ -28,7 +28,7 @@ from gradviz.query.collective_calls import (
 from gradviz.query.flow import root_is_mean
 from gradviz.query.query import Query
 from gradviz.query.ranks import are_apart, are_same
-from gradviz.query.replicas import Difference, Replicas, frozen_on_some
+from gradviz.query.replicas import Replicas, frozen_on_some
 from gradviz.query.writes import grad_changes
 from gradviz.tracefile import PassInfo, Snapshot
 from gradviz.words.numbers import called_ranks, plural
@@ -210,7 +210,9 @@ def apart(ranks: Replicas) -> Iterator[RankFound]:
     Not reported: ranks that average nothing (see `ranks-unreduced`); a parameter that is frozen on some ranks alone
     (see `ranks-frozen`).
     """
-    found = [one for one in ranks.differences if one.name not in _frozen(ranks, one)]
+    frozen = frozen_on_some(ranks)
+    names_of_frozen = frozen.names if frozen is not None else ()
+    found = [one for one in ranks.differences if one.name not in names_of_frozen or None not in one.gradients]
     if not found or ranks.mixed_up is not None:  # ranks-collectives reports the mix-up
         return
     first, names = found[0], [one.name for one in found]
@@ -240,14 +242,6 @@ def apart(ranks: Replicas) -> Iterator[RankFound]:
         cure = f"leave {named([wrapped])}.no_sync() before the last pass of a step"
     step_of = ranks.ranks[lacking[0]] if lacking else ranks.queries[0]
     yield RankFound(message, cure, lacking, site=site_of_step(step_of, first.step))
-
-
-def _frozen(ranks: Replicas, difference: Difference) -> tuple[str, ...]:
-    """The parameters that have no gradient on some ranks because they are frozen there: ranks-frozen reports them."""
-    if all(gradient is not None for gradient in difference.gradients):
-        return ()
-    frozen = frozen_on_some(ranks)
-    return frozen.names if frozen is not None else ()
 
 
 @RankRule("ranks-hooks", WARNING, "gradients that hooks change on some ranks alone", needs=(ARE_AVERAGED, ARE_REPLICAS))

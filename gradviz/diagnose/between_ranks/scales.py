@@ -317,7 +317,9 @@ def loss(ranks: Replicas) -> Iterator[RankFound]:
     numbers that differ from pass to pass; losses that are computed from other shapes on each rank.
     """
     losses = _of_one_loss(ranks)
-    if len(losses) < _LEAST or not _make_as_many_passes(ranks):
+    first_steps = zip(ranks.queries, ranks.steps[0] if ranks.steps else (), strict=False)
+    counts = {sum(one.first < step.index for one in query.trace.passes) for query, step in first_steps}
+    if len(losses) < _LEAST or len(counts) != 1:  # each rank may divide its loss by the number of its passes
         return
     factors = [loss.factor for loss in losses[0]]
     are_weights = min(factors) > 0 and any(are_close([sum(factors), one]) for one in (1.0, len(factors)))
@@ -335,12 +337,6 @@ def loss(ranks: Replicas) -> Iterator[RankFound]:
         (rank, *(other for other in odd if other != rank)),
         (_event_apart(losses[0], ranks.place(rank)),),
     )
-
-
-def _make_as_many_passes(ranks: Replicas) -> bool:
-    """Whether all ranks make equally many passes before the first step. If not, each may divide its loss by them."""
-    first_steps = zip(ranks.queries, ranks.steps[0] if ranks.steps else (), strict=False)
-    return len({sum(one.first < step.index for one in query.trace.passes) for query, step in first_steps}) == 1
 
 
 def _of_one_loss(ranks: Replicas) -> list[tuple[ScaledLoss, ...]]:

@@ -28,7 +28,7 @@ grad for `torch.autograd.grad`.
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -520,12 +520,13 @@ def _is_forgotten(case: Case, leaves: list[int], others: set[int], place: _Place
     if not place.is_layer:
         return False
     near = any(case.model_of(leaf) == case.model_of(leaves[0]) for leaf in others)
-    is_part = _parts_of(case, leaves).isdisjoint(_parts_of(case, others))
+    parts = [{_part(case, leaf) for leaf in group} for group in (leaves, others)]
+    is_part = parts[0].isdisjoint(parts[1])
     if near and place.some_after and (is_part or not place.before):
         return True
     is_first = place.before and not place.some_after  # a body with random values before a head that learns
     beside = not place.before and not place.takes_data and (place.all_after or not place.some_after)
-    own, around = _layers(case, leaves), _layers(case, others)
+    own, around = ({case.trace.parameters[leaf].rpartition(".")[0] for leaf in group} for group in (leaves, others))
     # the biases of layers whose weights learn
     are_biases = own <= around and all(len(case.shape(leaf)) == 1 for leaf in leaves)
     are_loaded = any(map(case.query.of(Writes).has_loaded_values, leaves))
@@ -544,15 +545,6 @@ def _parts(case: Case, leaves: list[int], others: set[int], number: int) -> Iter
 def _part(case: Case, leaf: int) -> str:
     """The part of the model that a parameter belongs to: `net.head` for `net.head.weight`."""
     return ".".join(case.trace.parameters[leaf].split(".")[:2])
-
-
-def _parts_of(case: Case, leaves: Iterable[int]) -> set[str]:
-    return {_part(case, leaf) for leaf in leaves}
-
-
-def _layers(case: Case, leaves: Iterable[int]) -> set[str]:
-    """The layers that directly hold these parameters."""
-    return {case.trace.parameters[leaf].rpartition(".")[0] for leaf in leaves}
 
 
 def _first_pass(case: Case, leaves: list[int]) -> tuple[int, set[int]]:
@@ -589,13 +581,9 @@ def _place(case: Case, number: int, leaves: set[int], others: set[int]) -> _Plac
 
 def _is_joined_with_data(case: Case, use: Use) -> bool:
     """Whether a use reads a tensor that was joined from computed values and data."""
-    for tensor in use.data:
-        maker = op_of(case.query, tensor)
-        if maker is not None and maker.op in JOINING:
-            flags = [case.query.tensors.requires_grad(source, maker.index) for source in maker.inputs]
-            if not all(flags):
-                return True
-    return False
+    makers = [maker for tensor in use.data if (maker := op_of(case.query, tensor)) is not None and maker.op in JOINING]
+    requires_grad = case.query.tensors.requires_grad
+    return any(not requires_grad(source, maker.index) for maker in makers for source in maker.inputs)
 
 
 def _made(case: Case, optimizer: int) -> int:

@@ -428,13 +428,8 @@ def _uses(case: Case, leaf: int) -> Iterator[int]:
 
 def _is_read_by_what_learns(case: Case, tensor: int, event: int) -> bool:
     """Whether another op reads a tensor together with a trained leaf, as an adapter does, or a query beside a key."""
-    for reader in case.downstream.readers(tensor):
-        op = case.query.tensors.op(reader)
-        if reader != event and any(
-            transposed_of(case.query, other) in case.training.trained for other in op.inputs if other
-        ):
-            return True
-    return False
+    readers = (case.query.tensors.op(one) for one in case.downstream.readers(tensor) if one != event)
+    return any(transposed_of(case.query, one) in case.training.trained for op in readers for one in op.inputs if one)
 
 
 def _has_a_random_start(case: Case, leaf: int, event: int) -> bool:
@@ -463,7 +458,10 @@ _GRAD = "grad"  # what each misspelling of it still has
 def _misspelt(case: Case) -> Iterator[Found]:
     """Assignments to an attribute that is called nearly `requires_grad`, and that the program never reads, as far as
     they are sure to have run."""
-    read = {name for tree in case.query.of(trees).values() for name in _read(tree)}
+    nodes = [node for tree in case.query.of(trees).values() for node in nodes_of(tree)]
+    read = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
+    # `getattr` may be given a text
+    read |= {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     for site, statement, target in _assignments(case):
         # a class may have attributes of its own that are called alike
         is_own = isinstance(target.value, ast.Name) and target.value.id == "self"
@@ -478,15 +476,6 @@ def _misspelt(case: Case) -> Iterator[Found]:
                 "program reads: it switches no requires_grad",
                 f"{ast.unparse(target.value)}.{_FLAG} = {ast.unparse(statement.value)}",
             )
-
-
-def _read(tree: ast.Module) -> Iterator[str]:
-    """The attributes that a file reads, and its texts: `getattr` may be given one."""
-    for node in nodes_of(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-            yield node.attr
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.value
 
 
 def _assignments(case: Case) -> Iterator[tuple[Site, ast.Assign, ast.Attribute]]:

@@ -42,7 +42,7 @@ from gradviz.events.kinds import OpRan
 from gradviz.query.curves import pass_summaries
 from gradviz.query.dropped_results import are_read
 from gradviz.query.flow import NEAR, reach, sources
-from gradviz.query.ledger import Ledger, Rows
+from gradviz.query.ledger import Ledger
 from gradviz.query.optimizer_steps import rates_of_groups
 from gradviz.query.source_trees import statement_at
 from gradviz.query.training import BY_HAND
@@ -158,8 +158,13 @@ def _rounded_away(case: Case) -> Iterator[Found]:
     known = np.append(is_moving, False)[at] & (rows.changes >= 0)
     known &= has_gradient(case, rows.leaves, rows.steps)
     same, tensors = known & (rows.changes == 0), rows.leaves
-    left_out = _left_out(case, is_moving)
-    lost = [t for t in distinct(tensors[same]).tolist() if _is_lost(t, same, known, rows, left_out)]
+    left_out, lost = _left_out(case, is_moving), []
+    for leaf in distinct(tensors[same]).tolist():
+        own = known & (tensors == leaf)
+        others, same_there = left_out.get(int(rows.optimizers[own][0]), (0, 0.0))
+        count = int((same & own).sum())
+        if count >= _LEAST and count + same_there >= _SHARE * (int(own.sum()) + others):
+            lost.append(leaf)
     if not lost:
         return
     row = int(np.flatnonzero(same & contained(tensors, lost))[0])
@@ -279,12 +284,3 @@ def _dtype(case: Case, tensor: int, event: int) -> str:
     row = case.trace.states.valued(tensor, event)
     form = case.trace.states.form(row) if row >= 0 else None
     return form.dtype if form is not None else "the dtype"
-
-
-def _is_lost(
-    tensor: int, same: np.ndarray, known: np.ndarray, rows: Rows, left_out: dict[int, tuple[int, float]]
-) -> bool:
-    own = known & (rows.leaves == tensor)
-    others, same_there = left_out.get(int(rows.optimizers[own][0]), (0, 0.0))
-    count = int((same & own).sum())
-    return count >= _LEAST and count + same_there >= _SHARE * (int(own.sum()) + others)

@@ -31,8 +31,6 @@ with noise or a factor, or while it trains. An initialiser that runs over all la
 import ast
 from collections.abc import Iterator
 
-import numpy as np
-
 from gradviz.diagnose.rule import WARNING, Case, Edit, Fix, Found, Need, Rule, Spot
 from gradviz.events.kinds import Kind, TensorMade
 from gradviz.query.copies import original
@@ -94,13 +92,9 @@ def _tied(case: Case, leaf: int, source: int) -> bool:
     own = ((event, one) for one in pair for event in writes.events[late & (writes.leaves == one)].tolist())
     if any(writes.author(event, one) is Author.PROGRAM for event, one in own):
         return False
-    together = len(common(_passes(case, leaf), _passes(case, source))) >= 1
-    return together and len({*map(case.model_of, pair)}) == 1 and all(map(case.downstream.readers, pair))
-
-
-def _passes(case: Case, leaf: int) -> np.ndarray:
     came = case.trace.table(Kind.ACCUMULATED)
-    return came["in_pass"][came["tensor"] == leaf]
+    together = common(*(came["in_pass"][came["tensor"] == one] for one in pair))
+    return len(together) >= 1 and len({*map(case.model_of, pair)}) == 1 and all(map(case.downstream.readers, pair))
 
 
 def _shared(spot: Spot) -> list[Edit]:

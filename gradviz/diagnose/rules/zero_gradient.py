@@ -29,7 +29,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gradviz.diagnose.blocked import HOOKED_CALL, Block, blocks
-from gradviz.diagnose.fix import Edit, Edits, Fix, Spot, argument_of, bracketed, leaky
+from gradviz.diagnose.fix import Edit, Edits, Fix, Spot, argument_of, bracketed, leaky, other_function
 from gradviz.diagnose.rule import NOTE, WARNING, Case, Found, Need, Rule
 from gradviz.events.kinds import Kind, OpRan, TensorMade
 from gradviz.events.values import Stat
@@ -62,21 +62,15 @@ def _estimated(spot: Spot) -> list[Edit]:
     return []
 
 
-def _by_tanh(spot: Spot) -> list[Edit]:
-    """tanh in place of sign."""
-    for call in spot.calls_here("sign"):
-        value = argument_of(call)
-        if value is not None:
-            return [spot.source.replaced(call, f"torch.tanh({spot.source.code(value)})")]
-    return []
-
-
 _THROUGH = "{x} + ({op} - {x}).detach()  # a straight-through estimator", _straight_through
 _CURES: dict[str, tuple[str, Edits | None]] = {
     "round": _THROUGH,
     "floor": _THROUGH,
     "ceil": _THROUGH,
-    "sign": ("torch.tanh({x})  # in place of {op}; it is steeper for {x} times a number above 1", _by_tanh),
+    "sign": (
+        "torch.tanh({x})  # in place of {op}; it is steeper for {x} times a number above 1",
+        lambda spot: other_function(spot, "sign", "torch.tanh"),
+    ),
     "clamp": ("keep the input inside of the range, or use a soft limit (tanh, sigmoid)", None),
 }
 _CURE_OF_INPUT = "look where this 0 comes from: data that were scaled to 0, a state that is not carried on"

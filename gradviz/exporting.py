@@ -14,16 +14,8 @@ import numpy as np
 
 from gradviz.diagnose.finding import Finding
 from gradviz.errors import GradvizError
-from gradviz.query.curves import (
-    NamedCurve,
-    binned,
-    by_place,
-    changes_of_modules,
-    gradients_of_modules,
-    innermost_module,
-    learning_rates,
-    losses,
-)
+from gradviz.query import curves as trace_curves
+from gradviz.query.curves import NamedCurve
 from gradviz.query.query import Query
 from gradviz.recorded_run import TABLE_NAMES, RecordedRun, type_of
 from gradviz.replaying import check
@@ -48,23 +40,23 @@ class Exported(NamedTuple):
     def values(self, over: str) -> dict[int, dict[str, float]]:
         """The values of all curves over passes or over steps: by number, then by title."""
         titled = (curve._replace(name=title) for title, axis, curve in self.curves if axis == over)
-        return dict(sorted(by_place(titled).items()))
+        return dict(sorted(trace_curves.by_place(titled).items()))
 
 
 def exported(run: RecordedRun) -> Exported:
     """The curves, histograms and findings of a run."""
     query = Query(run)
-    module_of = innermost_module(query)
+    module_of = trace_curves.innermost_module(query)
     groups = (
-        ("loss", _PASS, losses(query)),
-        ("gradient norm", _PASS, gradients_of_modules(query, module_of)),
-        ("relative change", _STEP, changes_of_modules(query, module_of)),
-        ("learning rate", _STEP, learning_rates(query)),
+        ("loss", _PASS, trace_curves.losses(query)),
+        ("gradient norm", _PASS, trace_curves.gradients_of_modules(query, module_of)),
+        ("relative change", _STEP, trace_curves.changes_of_modules(query, module_of)),
+        ("learning rate", _STEP, trace_curves.learning_rates(query)),
     )
     curves = [(f"{group}/{curve.name}", over, curve) for group, over, known in groups for curve in known]
     histograms = [
         (f"{one.what}/{one.name}", number, counts, np.linspace(low, high, len(counts) + 1))
-        for one in binned(query)
+        for one in trace_curves.binned(query)
         for number, (low, high, counts) in one.histograms.items()
     ]
     return Exported(curves, histograms, check(run).findings)

@@ -21,16 +21,8 @@ import numpy as np
 from gradviz.errors import GradvizError
 from gradviz.events.kinds import REQUIRES_GRAD, Kind
 from gradviz.events.values import Stat
-from gradviz.query.curves import (
-    NamedCurve,
-    accumulated_norms,
-    change_norms,
-    losses,
-    norms_of_steps,
-    ratios,
-    reasons,
-    relative_changes,
-)
+from gradviz.query import curves as trace_curves
+from gradviz.query.curves import NamedCurve
 from gradviz.query.ledger import LINKS, Ledger
 from gradviz.query.optimizer_steps import rates_of_groups
 from gradviz.query.overview import called_modules, overview
@@ -95,9 +87,9 @@ def _modules(query: Query, events: np.ndarray, threads: np.ndarray) -> list[int]
 def _passes(query: Query) -> Columns:
     trace = query.trace
     began = trace.table(Kind.PASS_BEGAN)
-    values = _by_pass(losses(query))
-    norms, changes = _by_pass(norms_of_steps(query)), relative_changes(query)
-    numbers, why = began["number"].tolist(), reasons(query)
+    values = _by_pass(trace_curves.losses(query))
+    norms, changes = _by_pass(trace_curves.norms_of_steps(query)), trace_curves.relative_changes(query)
+    numbers, why = began["number"].tolist(), trace_curves.reasons(query)
     passes = [trace.find_pass(number) for number in numbers]
     return {
         "pass": numbers,
@@ -151,7 +143,7 @@ def _module_table(query: Query) -> Columns:
 def _gradients(query: Query) -> Columns:
     trace = query.trace
     table = trace.table(Kind.ACCUMULATED)
-    norms = query.of(accumulated_norms)
+    norms = query.of(trace_curves.accumulated_norms)
     rows = trace.states.rows_of(table["gradient"], table.events)
     return {
         "pass": table["in_pass"].tolist(),
@@ -192,13 +184,13 @@ def _errors(query: Query) -> Columns:
 
 
 def _updates(query: Query) -> Columns:
-    norms = query.of(change_norms)
+    norms = query.of(trace_curves.change_norms)
     return {
         "step": norms.at.tolist(),
         **_leaves(query, norms.leaves),
         "change": _known(norms.values),
         "parameter_norm": _known(norms.sizes),
-        "ratio": _known(ratios(norms.values, norms.sizes)),
+        "ratio": _known(trace_curves.ratios(norms.values, norms.sizes)),
     }
 
 

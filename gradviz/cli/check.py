@@ -10,22 +10,10 @@ from typing import Any
 
 import click
 
+from gradviz.cli import running
 from gradviz.cli.command_process import Job, perform
 from gradviz.cli.common import all_opened, fail, format_option, named_traces, stdout_kept, wide_console
-from gradviz.cli.running import (
-    SETTINGS,
-    Program,
-    can_watch,
-    check_functions,
-    launch,
-    launcher,
-    passes_in_time,
-    prepared,
-    runs_a_script,
-    target_of,
-    trace_for,
-    watched_run,
-)
+from gradviz.cli.running import check_functions
 from gradviz.diagnose import Report
 from gradviz.diagnose.rank_reports import check_ranks
 from gradviz.diagnose.rules import RULES
@@ -94,7 +82,7 @@ def is_trace(path: Path) -> bool:
 
 @click.command(
     cls=TraceOrScript,
-    context_settings=SETTINGS,
+    context_settings=running.SETTINGS,
     epilog="""\b
 Examples:
   gradviz check train.py --epochs 3
@@ -106,10 +94,10 @@ Examples:
   gradviz check --explain stale-gradient
 """,
 )
-@runs_a_script
+@running.runs_a_script
 @format_option("text", "short", "json", "sarif", what="the findings")
 @check_functions
-@can_watch
+@running.can_watch
 @click.option("--select", metavar="RULE,...", default="", callback=_rule_ids, help="Check only these rules.")
 @click.option("--ignore", metavar="RULE,...", default="", callback=_rule_ids, help="Leave out these rules.")
 @click.option("--not-checked", "names_all", is_flag=True, help="Name each rule that was not checked, and why.")
@@ -133,7 +121,7 @@ Examples:
 )
 @click.option("--diff", "with_diffs", is_flag=True, help="Print the edit of each cure as a diff below it.")
 def check(
-    program: Program,
+    program: running.Program,
     form: str,
     check_functions: bool,
     watch: bool,
@@ -198,22 +186,22 @@ def check(
         if watch or stop_on is not None:
             fail("--watch and --stop-on check while a program runs, so they need SCRIPT: a trace is only read")
         raise SystemExit(checked(traces))
-    if command := launcher(program):
+    if command := running.launcher(program):
         with stdout_kept() if form != "text" else nullcontext():
-            status, traces = launch(command, program.for_ranks(check_functions=check_functions))
+            status, traces = running.launch(command, program.for_ranks(check_functions=check_functions))
         raise SystemExit(checked(traces, status) if traces else status)
     if program.module is None and Path(script or "").suffix.lower() not in ("", ".py", ".pyw", ".ipynb"):
         fail(f"{as_argument(script or '')} is neither a trace nor a Python program, whose name ends in .py")
-    target = target_of("check", program)
+    target = running.target_of("check", program)
     compares = check_functions or COMPARING in (select or settings.select)
     around = ExitStack()
-    path = trace_for(program.output, target.stem)
+    path = running.trace_for(program.output, target.stem)
     if form != "text":
         around.enter_context(stdout_kept())
     chosen = replace(settings, select=select or settings.select, ignore=ignore or settings.ignore)
-    watcher = around.enter_context(watched_run(path, chosen, watch, stop_on))
-    passes = passes_in_time(program)
-    running = prepared(program, target, path, watcher, check_functions=compares, passes=passes)
+    watcher = around.enter_context(running.watched_run(path, chosen, watch, stop_on))
+    passes = running.passes_in_time(program)
+    launched = running.prepared(program, target, path, watcher, check_functions=compares, passes=passes)
 
     def after(outcome: Outcome) -> int:
         if not outcome.kept_earlier:
@@ -223,7 +211,7 @@ def check(
             _print(Report((), (), reasons), {}, form, [], with_diffs, names_all)
         return outcome.status
 
-    perform(Job(running, after, around, failure=2))
+    perform(Job(launched, after, around, failure=2))
 
 
 def _print(

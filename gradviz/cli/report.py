@@ -24,25 +24,8 @@ from gradviz.graph.model import Graph, Node
 from gradviz.pictures import report_page as page
 from gradviz.pictures.render import svg, write
 from gradviz.pictures.report_page import COLOURS, MOST, Costs, Drawn, Line, Row
-from gradviz.query.curves import (
-    Binned,
-    Grouping,
-    Histogram,
-    NamedCurve,
-    binned,
-    change_norms,
-    changes_of_modules,
-    changes_of_steps,
-    distributions,
-    gradients_of_modules,
-    gradients_of_parameters,
-    gradients_relative,
-    innermost_module,
-    learning_rates,
-    losses,
-    modules_of,
-    norms_of_steps,
-)
+from gradviz.query import curves as trace_curves
+from gradviz.query.curves import Binned, Grouping, Histogram, NamedCurve
 from gradviz.query.overview import BACKWARD, FORWARD, OPTIMIZER, Cost, Profile, is_profiled, model_summary, profile
 from gradviz.query.query import Query
 from gradviz.query.ranks import label_of, ranked_traces
@@ -280,20 +263,23 @@ _OWN = "What each rank accumulated itself: before ranks average their gradients.
 
 def charts_of_run(query: Query) -> list[Drawn]:
     """The charts of one run."""
-    module_of = modules_of(query, MOST)
-    gradients, relative = gradients_of_modules(query, module_of), gradients_relative(query, module_of)
-    changes, at_steps = changes_of_modules(query, module_of), norms_of_steps(query)
+    module_of = trace_curves.modules_of(query, MOST)
+    gradients, relative = (
+        trace_curves.gradients_of_modules(query, module_of),
+        trace_curves.gradients_relative(query, module_of),
+    )
+    changes, at_steps = trace_curves.changes_of_modules(query, module_of), trace_curves.norms_of_steps(query)
     adds_up = len(gradients) > 1 and not at_steps
-    of_all = gradients_of_parameters(query) if adds_up else []
+    of_all = trace_curves.gradients_of_parameters(query) if adds_up else []
     of_passes = [
         ("Norm of all gradients at the step, by pass", at_steps),
         (_ALL, [curve._replace(name="all gradients") for curve in of_all]),
-        ("Change of all parameters relative to their size, by pass", changes_of_steps(query)),
+        ("Change of all parameters relative to their size, by pass", trace_curves.changes_of_steps(query)),
     ]
     return [
-        Drawn("Loss, by pass", *_series(losses(query)), marks=True),
+        Drawn("Loss, by pass", *_series(trace_curves.losses(query)), marks=True),
         *(Drawn(title, *_series(curves), marks=True) for title, curves in of_passes if curves),
-        Drawn("Learning rate, by step", *_rates(learning_rates(query))),
+        Drawn("Learning rate, by step", *_rates(trace_curves.learning_rates(query))),
         Drawn("Norm of the gradient of each module, by pass", *_series(gradients), marks=True),
         Drawn("Norm of the gradient over that of the parameters, by pass", *_series(relative), marks=True),
         Drawn(
@@ -307,7 +293,7 @@ def _of_changes(query: Query, module_of: Grouping, changes: Sequence[NamedCurve]
     """Why modules have no curve of their changes; nothing if all that an optimizer changes have one."""
     if not len(query.trace.table(Kind.STEPPED)):
         return _NO_STEP
-    changed = {module_of(leaf) for leaf in distinct(query.of(change_norms).leaves).tolist()}
+    changed = {module_of(leaf) for leaf in distinct(query.of(trace_curves.change_norms).leaves).tolist()}
     return _CHANGES if changes and changed - {curve.name for curve in changes} else ""
 
 
@@ -315,18 +301,21 @@ def charts_of_runs(queries: Mapping[str, Query], are_ranks: bool = False) -> lis
     """The charts of several runs, or of the ranks of one: the curves that a run has only one of, and the gradients of
     the modules that the runs have in common."""
     whole: Grouping = lambda leaf: ""
-    gradients, note = _of_all(queries, gradients_of_parameters)
+    gradients, note = _of_all(queries, trace_curves.gradients_of_parameters)
     unchanged = _CHANGES_OF_RUNS.format(run="rank" if are_ranks else "run")
     charts = [
-        Drawn("Loss, by pass", *_of_all(queries, losses)),
+        Drawn("Loss, by pass", *_of_all(queries, trace_curves.losses)),
         Drawn("Learning rate, by step", *_rates_of_all(queries)),
         Drawn(_ALL, gradients, note or (_OWN if are_ranks else "")),
         Drawn(
             "Change of all parameters relative to their size, by step",
-            *_of_all(queries, lambda query: changes_of_modules(query, whole), unchanged),
+            *_of_all(queries, lambda query: trace_curves.changes_of_modules(query, whole), unchanged),
         ),
     ]
-    by_run = {name: gradients_of_modules(query, modules_of(query, MOST)) for name, query in queries.items()}
+    by_run = {
+        name: trace_curves.gradients_of_modules(query, trace_curves.modules_of(query, MOST))
+        for name, query in queries.items()
+    }
     counts = Counter(curve.name for curves in by_run.values() for curve in curves)
     for module in [name for name, count in counts.items() if count > 1][:MOST]:
         series = [
@@ -356,10 +345,10 @@ def _rates(curves: Sequence[NamedCurve]) -> tuple[list[NamedCurve], str]:
 
 def _rates_of_all(queries: Mapping[str, Query]) -> tuple[list[NamedCurve], str]:
     """The learning rates of several runs; if none ever changes, only a sentence."""
-    rates = {run: learning_rates(query) for run, query in queries.items()}
+    rates = {run: trace_curves.learning_rates(query) for run, query in queries.items()}
     curves = [curve for of_run in rates.values() for curve in of_run]
     if not curves or not all(map(_is_constant, curves)):
-        return _of_all(queries, learning_rates)
+        return _of_all(queries, trace_curves.learning_rates)
     texts = grouped((_as_text(of_run), run) for run, of_run in rates.items())
     known = [(few_of(runs), text) for text, runs in texts.items() if text]
     told = known[0][1] if len(texts) == 1 else "; ".join(f"{runs}: {text}" for runs, text in known)
@@ -389,11 +378,11 @@ def model_rows(query: Query) -> tuple[list[Row], str]:
     """The rows of the table of modules, and a sentence about their total."""
     summary = model_summary(query)
     row_of = {path: row.path for row in summary for path in row.paths}
-    innermost = innermost_module(query)
+    innermost = trace_curves.innermost_module(query)
     grouping: Grouping = lambda leaf: row_of.get(innermost(leaf), "")
     gradients, changes = (
         {curve.name: curve for curve in curves(query, grouping)}
-        for curves in (gradients_of_modules, changes_of_modules)
+        for curves in (trace_curves.gradients_of_modules, trace_curves.changes_of_modules)
     )
     paths = {row.path for row in summary}
     rows = [
@@ -421,10 +410,10 @@ def model_rows(query: Query) -> tuple[list[Row], str]:
 
 def spreads(query: Query) -> tuple[list[Binned], str]:
     """The distributions of elements, as they were counted or from recorded elements, and a sentence about them."""
-    counted = query.of(binned)
+    counted = query.of(trace_curves.binned)
     if counted:
         return _counted(counted, is_torch=query.trace.meta.get("engine") == "torch")
-    known = distributions(query, modules_of(query, MOST))[: 2 * MOST]
+    known = trace_curves.distributions(query, trace_curves.modules_of(query, MOST))[: 2 * MOST]
     return known, "Of modules whose elements were recorded."
 
 

@@ -15,17 +15,7 @@ from typing import TypeVar
 
 from gradviz.errors import nearest
 from gradviz.system.paths import as_argument
-from gradviz.tracefile.database import (
-    APPLICATION_ID,
-    VERSION,
-    Database,
-    TraceError,
-    bound,
-    code_of,
-    damaged,
-    opened,
-    rows_of,
-)
+from gradviz.tracefile import database
 from gradviz.tracefile.file import first_bytes
 from gradviz.tracefile.reader import Trace
 
@@ -44,7 +34,7 @@ def newest_trace(folder: Path = Path()) -> Path:
     """The newest `*.gradviz` in a folder: the current one. Raises TraceError if there is none."""
     traces = sorted(folder.glob("*.gradviz"), key=lambda path: path.stat().st_mtime)
     if not traces:
-        raise TraceError("no TRACE given, and no *.gradviz here (make one with: gradviz trace SCRIPT)")
+        raise database.TraceError("no TRACE given, and no *.gradviz here (make one with: gradviz trace SCRIPT)")
     return traces[-1]
 
 
@@ -60,9 +50,9 @@ def opened_as(kind: type[_Opened], path: Path | str) -> _Opened:
         _check_header(path, _header_of(path))
         connection = _connect(path)
     except OSError as error:
-        raise TraceError(f"{path} cannot be read: {error.strerror or error}") from None
+        raise database.TraceError(f"{path} cannot be read: {error.strerror or error}") from None
     except (sqlite3.Error, ValueError) as error:
-        raise damaged(path, error) from None
+        raise database.damaged(path, error) from None
     try:
         return kind(path, connection)
     except BaseException:
@@ -73,69 +63,71 @@ def opened_as(kind: type[_Opened], path: Path | str) -> _Opened:
 def _header_of(path: Path) -> bytes:
     """The first bytes of a file. Anything but a regular file is not opened."""
     if path.is_dir():
-        raise TraceError(f"{path} is a directory, not a trace")
+        raise database.TraceError(f"{path} is a directory, not a trace")
     if not path.exists():
         near = nearest(path.stem, sorted(other.stem for other in path.parent.glob("*.gradviz")))
         hint = f" (did you mean {path.with_name(near)}.gradviz?)" if near else ""
-        raise TraceError(f"no such file: {path}{hint}")
+        raise database.TraceError(f"no such file: {path}{hint}")
     if not path.is_file():
-        raise TraceError(f"{path} is not a regular file, so it is no trace")
+        raise database.TraceError(f"{path} is not a regular file, so it is no trace")
     try:
         return first_bytes(path, _HEADER.size)
     except PermissionError:
-        raise TraceError(f"{path} may not be read: permission denied") from None
+        raise database.TraceError(f"{path} may not be read: permission denied") from None
 
 
 def _check_header(path: Path, header: bytes) -> None:
     if not header:
-        raise TraceError(f"{path} is empty: not a gradviz trace")
+        raise database.TraceError(f"{path} is empty: not a gradviz trace")
     magic, journaling, version, application = _HEADER.unpack(header.ljust(_HEADER.size, b"\0"))
-    if magic != b"SQLite format 3\0" or application != APPLICATION_ID:
+    if magic != b"SQLite format 3\0" or application != database.APPLICATION_ID:
         script = as_argument(path) if path.suffix == ".py" else "SCRIPT"
-        raise TraceError(f"{path} is not a gradviz trace (make one with: gradviz trace {script})")
+        raise database.TraceError(f"{path} is not a gradviz trace (make one with: gradviz trace {script})")
     if journaling != _ROLLBACK_JOURNAL:  # reading a write-ahead log leaves files behind
-        raise TraceError(f"{path} was changed by another program: gradviz writes no write-ahead log")
-    if version < VERSION:
-        raise TraceError(
-            f"{path} was written by an older gradviz (trace format {version}; this one reads {VERSION}): "
+        raise database.TraceError(f"{path} was changed by another program: gradviz writes no write-ahead log")
+    if version < database.VERSION:
+        raise database.TraceError(
+            f"{path} was written by an older gradviz (trace format {version}; this one reads {database.VERSION}): "
             "record it again"
         )
-    if version > VERSION:
-        raise TraceError(
-            f"{path} was written by a newer gradviz (trace format {version}, this one reads {VERSION}): "
+    if version > database.VERSION:
+        raise database.TraceError(
+            f"{path} was written by a newer gradviz (trace format {version}, this one reads {database.VERSION}): "
             "update gradviz (in its checkout: git pull && pip install .)"
         )
 
 
-def _connect(path: Path) -> Database:
+def _connect(path: Path) -> database.Database:
     """A read-only connection to a trace. It is to a recovered copy if the run was killed during a commit, and to a copy
     if events are removed from the trace while they are recorded."""
     try:
-        connection = opened(path)
+        connection = database.opened(path)
     except sqlite3.OperationalError as error:
         journal = Path(f"{path.resolve()}-journal")
-        if code_of(error) not in _NEEDS_ROLLBACK or not journal.is_file():
+        if database.code_of(error) not in _NEEDS_ROLLBACK or not journal.is_file():
             raise
         return _recovered(path.resolve(), journal)
     return _copied(connection) if _is_changed_while_read(connection) else connection
 
 
-def _is_changed_while_read(connection: Database) -> bool:
+def _is_changed_while_read(connection: database.Database) -> bool:
     """Whether a recording may remove events from the trace (`--last`): the parts of it would not fit each other."""
-    meta = dict(rows_of(connection, "SELECT key, value FROM meta WHERE key IN ('last', 'ended')"))
+    meta = dict(database.rows_of(connection, "SELECT key, value FROM meta WHERE key IN ('last', 'ended')"))
     return meta.get("last", "") != "" and meta.get("ended") == ""
 
 
-def _copied(connection: Database) -> Database:
+def _copied(connection: database.Database) -> database.Database:
     """A connection to a private copy of the present state. The copy is deleted with the connection."""
-    copy: Database = sqlite3.connect("", check_same_thread=False, isolation_level=None, factory=Database)
+    copy: database.Database = sqlite3.connect(
+        "", check_same_thread=False, isolation_level=None, factory=database.Database
+    )
     with closing(connection):
         connection.backup(copy)
-    bound(copy, connection.bytes)
+    database.bound(copy, connection.bytes)
     return copy
 
 
-def _recovered(path: Path, journal: Path) -> Database:
+def _recovered(path: Path, journal: Path) -> database.Database:
     """A connection to a private copy of a trace, in which the commit that was cut off is rolled back.
 
     The original is not opened for writing: a journal from a stranger can name files that SQLite's recovery then
@@ -158,7 +150,7 @@ def _recovered(path: Path, journal: Path) -> Database:
             recovering.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         finally:
             recovering.close()
-        return _copied(opened(copy))  # closes the copy, so that its file can be deleted
+        return _copied(database.opened(copy))  # closes the copy, so that its file can be deleted
 
 
 ENDING = ".gradviz"
@@ -175,13 +167,13 @@ def traces_of(path: Path) -> list[Path]:
     else:
         return [path]
     if not traces and path.is_dir():
-        raise TraceError(f"{path} is a directory, and there is no trace in it")
+        raise database.TraceError(f"{path} is a directory, and there is no trace in it")
     if not traces:
-        raise TraceError(f"there is no trace {where}")
+        raise database.TraceError(f"there is no trace {where}")
     ordered = in_order(traces)
     if ordered is None and len(traces) > 1:
         runs = sorted({_run_of(trace) for trace in traces})
-        raise TraceError(f"there are traces of several runs {where}: {', '.join(runs[:3])}; name those of one")
+        raise database.TraceError(f"there are traces of several runs {where}: {', '.join(runs[:3])}; name those of one")
     return ordered or traces
 
 
@@ -195,7 +187,7 @@ def in_order(paths: Iterable[Path]) -> list[Path] | None:
         return None
     try:
         ranks = _ranks_of([_meta_of(path) for path in known])
-    except TraceError:
+    except database.TraceError:
         return None
     return [path for _, path in sorted(zip(ranks, known, strict=True))] if ranks else None
 

@@ -13,17 +13,7 @@ from rich.text import Text
 from gradviz.errors import GradvizError
 from gradviz.events.kinds import Kind
 from gradviz.explain import by_norms
-from gradviz.query.gradient_paths import (
-    Decomposition,
-    Missing,
-    Path,
-    Paths,
-    Region,
-    norm_of,
-    odd_of,
-    strongest_way,
-    with_contributions,
-)
+from gradviz.query import gradient_paths
 from gradviz.query.missing_gradients import Lacks
 from gradviz.query.passes import left_out
 from gradviz.query.query import Query
@@ -40,7 +30,7 @@ _ENDS = 40  # the most hops at each end of a path
 
 
 # The gradients that some paths of a pass (by its number) would bring alone, or why these are unknown.
-AloneOf = Callable[[int, Sequence[Path]], list[np.ndarray] | str]
+AloneOf = Callable[[int, Sequence[gradient_paths.Path]], list[np.ndarray] | str]
 
 
 class NoAnswer(GradvizError):
@@ -72,16 +62,16 @@ def why(
     hops = by_norms.Hops(words, query.deliveries(number))
     roots = listed([words.called(root.tensor) for root in query.passes.began(number).roots])
     try:
-        sum_over_paths = Paths(query, number, node, nr, region).decomposed(gradient, event, most)
-    except Missing:
-        way = [] if index else strongest_way(query, number, node, nr)
+        sum_over_paths = gradient_paths.Paths(query, number, node, nr, region).decomposed(gradient, event, most)
+    except gradient_paths.Missing:
+        way = [] if index else gradient_paths.strongest_way(query, number, node, nr)
         value = query.memory.value(gradient, event)
         if not way or value is None or value.stats is None:
             raise NoAnswer(
                 f"the elements of the gradient of {called} were not recorded: record with gradviz trace --values full"
             ) from None
         stages = by_norms.stages_of(hops, way)
-        size = value.shape, norm_of(value), odd_of(value)
+        size = value.shape, gradient_paths.norm_of(value), gradient_paths.odd_of(value)
         return by_norms.NormReason(named, called, number, event, roots, *size, stages)
     unknown = ""
     if alone_of is not None:
@@ -105,7 +95,9 @@ def why(
     )
 
 
-def _exact(sum_over_paths: Decomposition, number: int, region: Region, alone_of: AloneOf) -> tuple[Decomposition, str]:
+def _exact(
+    sum_over_paths: gradient_paths.Decomposition, number: int, region: gradient_paths.Region, alone_of: AloneOf
+) -> tuple[gradient_paths.Decomposition, str]:
     """The sum with the exact contributions of its paths, where the trace does not show them, and why these are unknown
     if they are."""
     paths = sum_over_paths.shown
@@ -116,10 +108,10 @@ def _exact(sum_over_paths: Decomposition, number: int, region: Region, alone_of:
     alone = alone_of(number, paths)
     if isinstance(alone, str):
         return sum_over_paths, alone
-    return with_contributions(sum_over_paths, alone, region), ""
+    return gradient_paths.with_contributions(sum_over_paths, alone, region), ""
 
 
-def _contribution(path: Path, hops: by_norms.Hops) -> by_norms.Contribution:
+def _contribution(path: gradient_paths.Path, hops: by_norms.Hops) -> by_norms.Contribution:
     left_out = max(len(path.steps) - 2 * _ENDS, 0)
     steps = (*path.steps[:_ENDS], *path.steps[_ENDS + left_out :])
     return by_norms.Contribution(
@@ -181,7 +173,7 @@ def _nodes(query: Query, tensor: int) -> list[int]:
     return [*made, *(node for node, leaf in query.nodes.leaves.items() if leaf == tensor)]
 
 
-def _region(query: Query, index: str, called: str, gradient: int, event: int) -> Region:
+def _region(query: Query, index: str, called: str, gradient: int, event: int) -> gradient_paths.Region:
     """The elements of a gradient that an index selects; None for all elements. Raises NoAnswer for a wrong index."""
     if not index:
         return None

@@ -378,13 +378,10 @@ def _beyond(phase: str, beyond: Beyond | None, compared: int) -> Iterator[Text]:
         result = f"nothing is beyond it, of {plural(compared, _THINGS[phase])}" if compared else "not compared"
         yield Text.assemble((f"{phase:9}", "bold"), result)
         return
-    yield Text.assemble((f"{phase:9}", "bold"), f"first beyond it: {_sizes(beyond.apart, beyond.allowed)}")
+    by = "not to be subtracted" if np.isnan(beyond.apart) else f"{number(beyond.apart, 2)} apart"
+    told = f"first beyond it: {by}, where rounding puts at most {number(beyond.allowed, 2)}"
+    yield Text.assemble((f"{phase:9}", "bold"), told)
     yield from both_text(beyond.one, beyond.other)
-
-
-def _sizes(apart: float, allowed: float) -> str:
-    by = "not to be subtracted" if np.isnan(apart) else f"{number(apart, 2)} apart"
-    return f"{by}, where rounding puts at most {number(allowed, 2)}"
 
 
 def _gradients(gradients: tuple[NoisyGradient, ...]) -> Table:

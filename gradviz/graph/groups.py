@@ -171,7 +171,8 @@ class _Tree:
         result: list[_Item] = []
         run: list[_Item] = []
         for item in items:
-            if run and not (item.node and self._only_reader(run[-1].node) == item.node):
+            made = self.outputs.get(run[-1].node, ()) if run else ()
+            if run and not (item.node and len(made) == 1 and self.reader.get(made[0]) == item.node):
                 result += self._run(run)
                 run = []
             (run if item.node else result).append(item)
@@ -181,10 +182,6 @@ class _Tree:
         if len(items) < _SHORTEST:
             return items
         return [_Item(_named(items), RUN, ops=len(items), kids=items)]
-
-    def _only_reader(self, op: str) -> str:
-        made = self.outputs.get(op, ())
-        return self.reader.get(made[0], "") if len(made) == 1 else ""
 
     def _parts(self, items: list[_Item]) -> list[_Item]:
         """The items, split into parts if there are very many, so that every graph can be folded."""

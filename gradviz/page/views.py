@@ -229,7 +229,12 @@ def _node(node: Node, there: tuple[int, int | None], sources: Sources, query: Qu
         "apart": [plain(text, 90) for one in node.apart for text in node_text.apart_told(one)] or None,
         "block": _block(node) if node.kind == m.GROUP else "",
         "formula": plain(", ".join(f"∂/∂{name} = {text}" for name, text in derivatives if text), 300),
-        "tangent": _tangent(node, query) if is_tensor and node.tangent is not None else "",
+        "tangent": {
+            "since": int(query.tensors.tangents.of(node.number)[0][-1]),
+            "lines": [plain(text, 60) for _, text in node_text.tangent_lines(node)],
+        }
+        if is_tensor and node.tangent is not None
+        else "",
         "until": there[1],
         "at": [sources.file(node.file), node.line, node.col, node.end_col] if node.file and node.line else None,
     }
@@ -242,12 +247,6 @@ def _node(node: Node, there: tuple[int, int | None], sources: Sources, query: Qu
         shown["tensor"] = node.number
     described = {"id": node.id, "kind": node.kind, "since": there[0], **shown}
     return {**described, "says": _facts_over_time(node, query)} if is_tensor and small else described
-
-
-def _tangent(node: Node, query: Query) -> dict[str, Any]:
-    """The lines about the tangent of a tensor, and the event at which it got it."""
-    events, _ = query.tensors.tangents.of(node.number)
-    return {"since": int(events[-1]), "lines": [plain(text, 60) for _, text in node_text.tangent_lines(node)]}
 
 
 def _block(node: Node) -> list[str]:
@@ -335,13 +334,15 @@ class Trees:
             return {name: {"groups": [], "closed": []} for name in ("each", "rolled")}
         structure = _structure(graph)
         if structure not in self._known:
-            self._known[structure] = [*graph.nodes], {"each": _of_steps(graph), "rolled": _of_places(graph)}
+            grouped = groups(graph)
+            of_steps = {"groups": _groups(graph, grouped), "closed": sorted(closed_by_default(graph, grouped))}
+            self._known[structure] = [*graph.nodes], {"each": of_steps, "rolled": _of_places(graph)}
         nodes, trees = self._known[structure]
         now = dict(zip(nodes, graph.nodes, strict=True))
         renamed: dict[str, Any] = {}
         for name, tree in trees.items():
-            groups = [{**group, "members": [now[one] for one in group["members"]]} for group in tree["groups"]]
-            renamed[name] = {"groups": groups, "closed": tree["closed"]}
+            members = [{**group, "members": [now[one] for one in group["members"]]} for group in tree["groups"]]
+            renamed[name] = {"groups": members, "closed": tree["closed"]}
         return renamed
 
 
@@ -366,12 +367,6 @@ def _ranks(values: list[Any]) -> list[int]:
     """The rank of each value among the distinct values."""
     rank = {value: number for number, value in enumerate(sorted(set(values)))}
     return [rank[value] for value in values]
-
-
-def _of_steps(graph: Graph) -> dict[str, Any]:
-    """The groups of scopes, repetitions and chains, and the groups that are closed at first."""
-    tree = groups(graph)
-    return {"groups": _groups(graph, tree), "closed": sorted(closed_by_default(graph, tree))}
 
 
 def _of_places(graph: Graph) -> dict[str, Any]:

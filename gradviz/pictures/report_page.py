@@ -192,9 +192,11 @@ def html(report: Report) -> str:
 
 def _sections(report: Report) -> list[tuple[str, str]]:
     """The name and the text of each part of the page."""
+    items = "".join(map(_item, report.items))
+    none = "" if items else f"No findings: {report.checked} rules were checked."
     sections = [
         (f"{report.runs_called}s", _runs(report)),
-        ("findings", _findings(report)),
+        ("findings", _section("findings", none, items)),
         ("curves", _curves(report)),
         ("model", _model(report)),
         ("profile", _profile(report)),
@@ -244,11 +246,6 @@ def _table(heads: Iterable[str], rows: Iterable[str], kind: str = "") -> str:
     head = "".join(f"<th>{_text(text)}</th>" for text in heads)
     body = "".join(f"<tr>{cells}</tr>" for cells in rows)
     return f'<div class="wide"><table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _findings(report: Report) -> str:
-    items = "".join(map(_item, report.items))
-    return _section("findings", "" if items else f"No findings: {report.checked} rules were checked.", items)
 
 
 def _item(item: Item) -> str:

@@ -310,15 +310,12 @@ def losses(query: Query) -> list[NamedCurve]:
         site = trace.sites.get(int(began.sites[row]))
         place = (site.place.file, site.place.line) if site is not None else ("", 0)
         by_place.setdefault(place, []).append(row)
-    return [
-        NamedCurve(_called_at(query, int(first[rows].max()), place[1]), began["number"][rows], values[rows])
-        for place, rows in by_place.items()
-    ]
-
-
-def _called_at(query: Query, tensor: int, line: int) -> str:
-    name = query.labels.of(tensor) if tensor else "loss"
-    return f"{name} (line {line})" if line else name
+    curves = []
+    for (_, line), own in by_place.items():
+        root = int(first[own].max())
+        name = f"{query.labels.of(root) if root else 'loss'}{f' (line {line})' if line else ''}"
+        curves.append(NamedCurve(name, began["number"][own], values[own]))
+    return curves
 
 
 def learning_rates(query: Query) -> list[NamedCurve]:

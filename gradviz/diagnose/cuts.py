@@ -297,8 +297,8 @@ _AGO = 3  # the most ops between what is cut off and the result that gradients f
 def _besides_of(case: Case, scan: _Scan) -> Iterator[Cut]:
     """The cuts, by a call for them, of a result that gradients flow to by another way, or of what was computed from it:
     `time.detach()` in one of two sums. These may be meant, but for one of two sides of which the smaller or the larger
-    counts. Not where two sides are compared or multiplied, where what
-    is cut off weights a term, and not in front of a layer that is given nothing else."""
+    counts. Not where two sides are compared or multiplied, where what is cut off weights a term, and not in front of a
+    layer that is given nothing else."""
     for meeting in scan.meetings:
         op, cut = case.query.tensors.op(meeting.op), case.trace.event(meeting.cut)
         is_asked = not (isinstance(cut, OpRan) and (not cut.grad_enabled or cut.index in case.downstream.flat))

@@ -57,9 +57,8 @@ _NEAR = 64  # the most results of a leaf, and the most ops on them, that are loo
 )
 def unregistered_parameter(case: Case) -> Iterator[Found]:
     modules = {case.model_of(tensor) for tensor in case.training.trained} - {""}
-    found: dict[
-        tuple[int | Site | None, str], list[int]
-    ] = {}  # by the line that made them, and the forward or class around it
+    # by the line that made them, and the forward or class around it
+    found: dict[tuple[int | Site | None, str], list[int]] = {}
     for leaf in dict.fromkeys([*case.query.of(Ledger).homeless, *_beneath_failures(case)]):
         made = case.query.tensors.made(leaf)
         scopes = _modules_around(case, leaf)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from gradviz.sources.torch_recorder.known_things import version_of
+from gradviz.sources.torch_recorder.pytorchs_own import data_ptr, is_inference
 from gradviz.sources.torch_recorder.tensor_values import PLAIN
 
 _FIRST = 32  # passes whose signs are usual
@@ -41,7 +42,7 @@ class Signs:
     def watch(self, leaves: Iterable[torch.Tensor]) -> None:
         """Look from now on at which of these leaves are written to."""
         plain = (one for one in leaves if type(one) in PLAIN and one.layout is torch.strided and not one.is_meta)
-        own = (weakref.ref(one) for one in plain if not one.is_inference())
+        own = (weakref.ref(one) for one in plain if not is_inference(one))
         self.leaves, self.versions = [*islice(own, _MOST_LEAVES)], []
 
     def stepping(self, optimizer: Any, are_all_read: bool) -> None:
@@ -62,7 +63,7 @@ class Signs:
         self._note("steps", (frozenset(self.stepped), *kept))
         self.stepped.clear()
         alive = [leaf for known in self.leaves if (leaf := known()) is not None]
-        versions, addresses = [leaf._version for leaf in alive], [leaf.data_ptr() for leaf in alive]
+        versions, addresses = [leaf._version for leaf in alive], [*map(data_ptr, alive)]
         if len(alive) < len(self.leaves):
             self.leaves = [*map(weakref.ref, alive)]
         elif self.versions:

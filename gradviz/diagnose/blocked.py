@@ -89,8 +89,7 @@ def _cancelled(case: Case, accumulated: Accumulated, node: int) -> Block | None:
     op = nodes.op(last.node) if last is not None else None
     if last is None or op is None or set(case.query.tensors.op(op).inputs).isdisjoint(nodes.outputs(node)):
         return None
-    site, number = case.query.tensors.op(op).site or 0, accumulated.in_pass
-    return Block(site, last.index, last.node, number, (accumulated.tensor,), False, 0, node)
+    return Block(case.site(op), last.index, last.node, accumulated.in_pass, (accumulated.tensor,), False, 0, node)
 
 
 def _zero_steps(case: Case, event: Produced) -> list[ChainStep]:

@@ -141,10 +141,9 @@ def without_infinity(case: Case, op: OpRan) -> Fix | None:
         infinite = [t for t in tensors.op(maker).inputs if t and statistic(Stat.INF, t, maker - 1) > 0]
         return [made for t in infinite if (made := tensors.maker(t)) and tensors.is_op(made)]
 
-    masks = (tensors.op(maker) for maker in reach(behind(op.index), behind, _MOST))
-    calls = [
-        _with_least_number(case, mask) for mask in {mask.site: mask for mask in masks if "-inf" in mask.args}.values()
-    ]
+    makers = map(tensors.op, reach(behind(op.index), behind, _MOST))
+    masks = {maker.site: maker for maker in makers if "-inf" in maker.args}
+    calls = [_with_least_number(case, mask) for mask in masks.values()]
     known = [call for call in calls if call is not None]
     if not known or len(known) < len(calls):
         return None

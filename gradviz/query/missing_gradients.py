@@ -524,10 +524,11 @@ class Lacks:
     def _before_own_step(self, leaf: int) -> Lacking | None:
         """The last scalar with a graph that is computed from a leaf before the first step of its optimizer, if no pass
         runs between the step of another optimizer, or the start, and this step: a loss without its backward()."""
-        stepped, begun = self.query.of(Training).stepped, self.trace.table(Kind.PASS_BEGAN).events
-        own = contained(stepped["optimizer"], [*self.query.of(Training).holders.get(leaf, ())])
-        end = int(stepped.events[own].min(initial=self.trace.count))
-        since = int(stepped.events[~own & (stepped.events < end)].max(initial=-1))
+        training, begun = self.query.of(Training), self.trace.table(Kind.PASS_BEGAN).events
+        own = training.steps_of(training.holders.get(leaf, ()))
+        end = int(own.min(initial=self.trace.count))
+        others = without(training.stepped.events, own)
+        since = int(others[others < end].max(initial=-1))
         if end == self.trace.count or ((since < begun) & (begun < end)).any():
             return None
         lost = self._open_use(leaf, end)

@@ -105,8 +105,8 @@ def root_name(query: Query, pass_number: int) -> str:
 
 def steps_before_pass(query: Query, leaf: int, event: int) -> bool:
     """Whether an optimizer of a leaf steps after an event, and before a pass begins."""
-    stepped, begun = query.of(Training).stepped, query.trace.table(Kind.PASS_BEGAN).events
-    own = stepped.events[contained(stepped["optimizer"], [*query.of(Training).holders.get(leaf, ())])]
+    training, begun = query.of(Training), query.trace.table(Kind.PASS_BEGAN).events
+    own = training.steps_of(training.holders.get(leaf, ()))
     return bool(own[own > event].min(initial=query.trace.count) < begun[begun > event].min(initial=query.trace.count))
 
 
@@ -122,9 +122,8 @@ def missing_at(query: Query, site: Site | None, leaf: int, event: int) -> tuple[
     here = site
     for here in query.places.callers(site.number) if site is not None else ():
         for there, one in passes:
-            one_place, before = there.place, here.place
-            is_alike = (one_place.file, one_place.function) == (before.file, before.function)
-            if is_alike and one_place.line > before.end_line:
+            now, before = there.place, here.place
+            if (now.file, now.function) == (before.file, before.function) and now.line > before.end_line:
                 later.setdefault(there.place.line, (there, one))
         if later or not isinstance(statement_at(query, here), ast.Return):
             break

@@ -128,6 +128,10 @@ class Training:
         """The parameters that an optimizer holds."""
         return tuple(tensor for tensor, holders in self.holders.items() if optimizer in holders)
 
+    def steps_of(self, optimizers: Iterable[int]) -> np.ndarray:
+        """The events at which one of some optimizers steps, in order."""
+        return self.stepped.events[contained(self.stepped["optimizer"], [*optimizers])]
+
     @cached_property
     def inside_steps(self) -> set[int]:
         """The passes that the step of an optimizer ran itself, as LBFGS does with its closure. Where a library has the

@@ -37,7 +37,7 @@ from gradviz.query.ops import LOSSES
 from gradviz.query.source_trees import assigned_to, statement_at
 from gradviz.query.training import BY_HAND, STEPPED
 from gradviz.query.writes import writes_by_any_name
-from gradviz.sets import contained, distinct
+from gradviz.sets import distinct
 from gradviz.tracefile import Site
 from gradviz.words.numbers import number
 
@@ -106,7 +106,7 @@ def _step_from(case: Case, leaf: int, moves: list[int]) -> int:
     """The first step on a leaf of an optimizer that the program does not define, if one follows each of these moves and
     nothing writes to the leaf in between; else 0."""
     others = [one for one in case.training.owners.get(leaf, ()) if one != BY_HAND and own_step(case, one) is None]
-    steps = case.training.stepped.events[contained(case.training.stepped["optimizer"], others)]
+    steps = case.training.steps_of(others)
     writes = np.array([*writes_by_any_name(case.query, leaf), case.trace.count])
     ends = np.append(steps, case.trace.count)[np.searchsorted(steps, moves)]
     is_back = writes[np.searchsorted(writes, np.array(moves) + 1)] < ends

@@ -203,8 +203,7 @@ def _is_for_others(case: Case, backward_pass: PassInfo) -> bool:
 def _step_before(case: Case, leaf: int, backward_pass: PassInfo, cleared: int) -> int | None:
     """The step of a leaf's optimizer that came just before a pass, if the source has the calls in the order zero_grad,
     step, backward or step, backward, zero_grad; else None."""
-    stepped = case.training.stepped
-    steps = stepped.events[contained(stepped["optimizer"], sorted(case.training.holders.get(leaf, ())))]
+    steps = case.training.steps_of(case.training.holders.get(leaf, ()))
     earlier = steps[steps < backward_pass.first]
     if not len(earlier):
         return None
@@ -221,10 +220,9 @@ def _step_before(case: Case, leaf: int, backward_pass: PassInfo, cleared: int) -
 def _between_steps(case: Case, numbers: list[int], leaves: np.ndarray) -> bool:
     """Whether a step for these leaves, with or without gradients, comes after the first of these passes and before the
     first pass that follows the last of them. If not, the passes do not train: the program looks at their gradients."""
-    begun = case.trace.table(Kind.PASS_BEGAN)
-    training = case.training
+    begun, training = case.trace.table(Kind.PASS_BEGAN), case.training
     holders = {optimizer for leaf in leaves.tolist() for optimizer in training.holders.get(leaf, ())}
-    by_optimizers = training.stepped.events[contained(training.stepped["optimizer"], sorted(holders))]
+    by_optimizers = training.steps_of(holders)
     by_hand, changed = training.by_hand
     steps = np.concatenate([by_optimizers, by_hand[contained(changed, leaves)]])
     first, last = (int(begun.events[begun["number"] == number][0]) for number in (numbers[0], numbers[-1]))
